@@ -1,0 +1,344 @@
+"""A capture, seen from the sandbox: scan, judge the links, send what is there, then the blocks, then the end.
+
+The manifest travels in segments: directories, links and what the scan left out first, then the files as their
+blocks are sent, small ones before large ones.  So whatever arrives before a break is whole files.
+"""
+
+import os
+import struct
+import time
+
+from sandlift_helper import links, table, wire
+from sandlift_helper.blocks import Cutter, Seen, units
+from sandlift_helper.channel import Channel, Failure, Token
+from sandlift_helper.codec import Packer, load_zstd
+from sandlift_helper.ignore import compile_rules, parse_lines
+from sandlift_helper.mounts import read_mounts
+from sandlift_helper.scan import Limits, Scan, clean_mode
+from sandlift_helper.workers import WORKERS_MAX, Workers, usable_cores
+
+MYPY = False
+if MYPY:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    from sandlift_helper.ignore import Rules
+
+    Value = TypeVar("Value")
+    KeptLink = tuple[bytes, os.stat_result, bytes, bytes]
+
+IGNORE_FILE = b".sandliftignore"
+IGNORE_FILE_MAX = 1 << 20
+
+# A segment is sent once it has about this many bytes, or has waited this long.
+SEGMENT_TARGET = 4 << 20
+SEGMENT_INTERVAL_S = 1.0
+
+# Below this many bytes of content a second process costs more than it saves.
+FORK_BYTES_MIN = 2 << 20
+
+# Frames, blocks and bytes read, before the encoded rows of a unit.
+_COUNTS = struct.Struct("<IIQ")
+
+
+class Request:
+    """What the host asks for; attributes are the keys of the request map, with the types checked."""
+
+    def __init__(self, message: "dict[str, object]") -> None:
+        self._message = message
+        self.root = place(self._get("root", bytes), self._get("home", bool))
+        self.aliases = self._list("aliases", bytes)
+        self.own = self._list("own", bytes)
+        self.codecs = self._list("codecs", str)
+        self.patterns = [(item[0], item[1]) for item in self._list("patterns", list)]
+        self.literals = self._list("literals", bytes)
+        self.ignore_file = self._get("ignore_file", bool)
+        self.exclude_caches = self._get("exclude_caches", bool)
+        limits = self._get("limits", dict)
+        self.limits = Limits(
+            limits["entries"], limits["path_bytes"], limits["depth"], limits["link_text_bytes"], limits["file_bytes"]
+        )
+
+    def _get(self, key: str, kind: "type[Value]") -> "Value":
+        value = self._message.get(key)
+        if type(value) is not kind:
+            raise Failure("protocol", "the request's %s is no %s" % (key, kind.__name__))
+        return value
+
+    def _list(self, key: str, kind: "type[Value]") -> "list[Value]":
+        values = self._get(key, list)
+        if any(type(value) is not kind for value in values):
+            raise Failure("protocol", "the request's %s holds something else than %s" % (key, kind.__name__))
+        return values
+
+
+def place(path: bytes, home: bool) -> bytes:
+    """Returns *path*, below the home directory where *home* says so."""
+    return os.path.join(os.path.expanduser(b"~"), path) if home else path
+
+
+def open_root(root: bytes) -> int:
+    """Returns a descriptor of the root; a root that is itself a link is followed.  Raises Failure."""
+    shown = os.fsdecode(root)
+    try:
+        return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Failure("root-missing", "%s does not exist" % shown)
+    except NotADirectoryError:
+        raise Failure("root-not-directory", "%s is no directory" % shown)
+    except OSError as error:
+        raise Failure("root-unreadable", "%s cannot be opened: %s" % (shown, error.strerror))
+
+
+def choose_codec(names: "list[str]") -> int:
+    """Returns the first codec of the host's preference that works here."""
+    for name in names:
+        if name == "zstd" and load_zstd() is None:
+            continue
+        if name == "zlib":
+            try:
+                import zlib  # noqa: F401
+            except ImportError:
+                continue
+        if name in wire.CODEC_NAMES:
+            return wire.CODEC_NAMES[name]
+    return wire.CODEC_NONE
+
+
+def read_rules(request: Request, root_fd: int) -> "Rules | None":
+    """Returns the rules of the request, after those of the ignore file at the root; None where there are none."""
+    patterns: "list[tuple[bytes, bytes]]" = []
+    if request.ignore_file:
+        try:
+            fd = os.open(IGNORE_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root_fd)
+        except OSError:
+            pass
+        else:
+            try:
+                patterns = parse_lines(_read_text(fd), IGNORE_FILE)
+            finally:
+                os.close(fd)
+    patterns = patterns + request.patterns
+    if not patterns and not request.literals:
+        return None
+    return compile_rules(patterns, request.literals)
+
+
+def _read_text(fd: int) -> bytes:
+    import stat
+
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return b""
+    pieces: "list[bytes]" = []
+    size = 0
+    while size <= IGNORE_FILE_MAX:
+        piece = os.read(fd, 1 << 16)
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+        size += len(piece)
+    raise Failure("options", "%s is over 1 MiB" % os.fsdecode(IGNORE_FILE))
+
+
+def scan_workspace(channel: Channel, request: Request) -> "tuple[int, Scan, list[KeptLink]]":
+    """Opens the root and walks it; returns the root's descriptor, the finished scan, and the links that are kept."""
+    root_fd = open_root(request.root)
+    resolved = os.path.realpath(request.root)
+    own = set()
+    for path in request.own:
+        try:
+            status = os.stat(path)
+            own.add((status.st_dev, status.st_ino))
+        except OSError:
+            pass
+    scan = Scan(
+        root_fd,
+        request.limits,
+        read_rules(request, root_fd),
+        read_mounts(resolved),
+        frozenset(own),
+        request.exclude_caches,
+        lambda entries, size: channel.progress("scan", entries=entries, bytes=size),
+    )
+    scan.run()
+    names = [os.path.join(os.getcwdb(), name) for name in [request.root] + request.aliases]
+    return root_fd, scan, judge_links(scan, [links.components(name) for name in names + [resolved]])
+
+
+def judge_links(scan: Scan, spellings: "list[list[bytes]]") -> "list[KeptLink]":
+    """Returns the links that stay inside; adds a row to ``scan.left`` for each other one."""
+    inside: "list[KeptLink]" = []
+    for path, status, text in scan.links:
+        original = b""
+        if text.startswith(b"/"):
+            rebased = links.rebase(text, path.count(b"/"), spellings)
+            if rebased is None:
+                scan.left.exclude(path, table.LINK, table.OUTSIDE_LINK, text)
+                continue
+            if len(rebased) > links.TEXT_MAX:
+                scan.left.exclude(path, table.LINK, table.LIMIT, b"link text")
+                continue
+            original, text = text, rebased
+        inside.append((path, status, text, original))
+    verdicts = links.judge([link[0] for link in inside], [link[2] for link in inside])
+    for link, verdict in zip(inside, verdicts):
+        if not verdict:
+            scan.left.exclude(link[0], table.LINK, table.OUTSIDE_LINK, link[3] or link[2])
+    return [link for link, verdict in zip(inside, verdicts) if verdict]
+
+
+class Segments:
+    """Collects rows and sends them as manifest frames of bounded size."""
+
+    def __init__(self, channel: Channel, packer: Packer) -> None:
+        self._channel = channel
+        self._packer = packer
+        self._sent_at = time.monotonic()
+        self.rows = table.Segment()
+
+    def send_if_full(self) -> None:
+        if self.rows.size_estimate() >= SEGMENT_TARGET:
+            self.send()
+
+    def send_if_due(self) -> None:
+        if time.monotonic() > self._sent_at + SEGMENT_INTERVAL_S:
+            self.send()
+        else:
+            self.send_if_full()
+
+    def send(self) -> None:
+        rows, self.rows = self.rows, table.Segment()
+        self._sent_at = time.monotonic()
+        if not (rows.root or rows.paths or rows.excluded_paths or rows.flag_paths or rows.orphans):
+            return
+        rows.sort()
+        encoded = bytearray(table.encode(rows))
+        target = bytearray(len(encoded) + (len(encoded) >> 8) + 1024)
+        size = self._packer.pack(encoded, len(encoded), target, 0)
+        header = wire.packed_header(self._packer.codec, len(encoded))
+        self._channel.send(wire.MANIFEST, header + bytes(target[:size]))
+
+
+def capture(channel: Channel, message: "dict[str, object]") -> None:
+    """Does one capture and ends the stream."""
+    request = Request(message)
+    root_fd, scan, kept = scan_workspace(channel, request)
+    codec = choose_codec(request.codecs)
+    segments = Segments(channel, Packer(codec))
+    _send_first(segments, scan, kept)
+    done = {"files": 0, "frames": 0, "blocks": 0, "bytes": 0}
+    totals = {"total_files": len(scan.files.paths), "total_bytes": scan.bytes}
+    for result in _cut_all(channel, root_fd, scan, codec, request.limits.file_bytes):
+        if result:
+            frames, blocks, size = _COUNTS.unpack_from(result)
+            rows = table.decode(memoryview(result)[_COUNTS.size :])
+            segments.rows.extend(rows)
+            done["files"] += len(rows)
+            done["frames"] += frames
+            done["blocks"] += blocks
+            done["bytes"] += size
+        segments.send_if_due()
+        channel.progress("read", files=done["files"], bytes=done["bytes"], **totals)
+    segments.send()
+    channel.end(frames=done["frames"], blocks=done["blocks"])
+
+
+def _send_first(segments: Segments, scan: Scan, kept: "list[KeptLink]") -> None:
+    """Sends the root, the directories, the links that are kept, and the rows of what is left out."""
+    top = scan.root_status
+    segments.rows.root = table.Root(top.st_mode & 0o7777, top.st_mtime_ns, top.st_uid, top.st_gid)
+    for path, status in scan.directories:
+        if status is None:
+            # A foreign mount was not asked for its attributes: it may hang.
+            segments.rows.add(path, table.DIRECTORY, 0o755, 0, top.st_uid, top.st_gid)
+        else:
+            mode = clean_mode(status.st_mode)
+            segments.rows.add(path, table.DIRECTORY, mode, status.st_mtime_ns, status.st_uid, status.st_gid)
+        segments.send_if_full()
+    for path, link, text, original in kept:
+        mode = clean_mode(link.st_mode)
+        segments.rows.add_link(path, mode, link.st_mtime_ns, link.st_uid, link.st_gid, text, original)
+        segments.send_if_full()
+    left = scan.left
+    for row, path in enumerate(left.excluded_paths):
+        segments.rows.exclude(path, left.excluded_kinds[row], left.excluded_reasons[row], left.details[row])
+        segments.send_if_full()
+    for path, flag in zip(left.flag_paths, left.flags):
+        segments.rows.flag(path, flag)
+        segments.send_if_full()
+    segments.send()
+
+
+def _cut_all(channel: Channel, root_fd: int, scan: Scan, codec: int, file_bytes_max: int) -> "Iterator[bytes]":
+    """Reads all files, in several processes where that pays; yields the result of each unit, or nothing for a while."""
+    work = units(scan.files)
+    seen = Seen(scan.bytes // wire.BLOCK_MAX + len(scan.files.paths))
+    count = min(WORKERS_MAX, usable_cores()) if scan.bytes >= FORK_BYTES_MIN else 1
+
+    def cutter(send: "Callable[[memoryview], None]") -> Cutter:
+        return Cutter(root_fd, scan.files, seen, Packer(codec), file_bytes_max, send)
+
+    if count < 2 or not hasattr(os, "fork"):
+
+        def send(frame: memoryview) -> None:
+            channel.spend_credit()
+            channel.write(frame)
+
+        alone = cutter(send)
+        for unit in work:
+            yield _cut_unit(alone, unit)
+        return
+    units_fd, units_in = os.pipe()
+    credit_fd, credit_in = os.pipe()
+    channel.token = Token()
+
+    def job(report: "Callable[[bytes], None]") -> None:
+        os.close(units_in)
+        os.close(credit_in)
+
+        def send(frame: memoryview) -> None:
+            if not os.read(credit_fd, 1):
+                os._exit(wire.EXIT_HOST_GONE)
+            channel.write(frame)
+
+        mine = cutter(send)
+        while True:
+            index = os.read(units_fd, 4)
+            if not index:
+                return
+            report(_cut_unit(mine, work[int.from_bytes(index, "little")]))
+
+    workers = Workers(channel, count, job)
+    channel.pass_credit_to(credit_in)
+    os.set_blocking(units_in, False)
+    feed = _Feed(units_in, len(work))
+    for result in workers.results(units_in, feed.write):
+        yield result
+    channel.token = None
+
+
+class _Feed:
+    """Writes the numbers of all units into a pipe as fast as workers take them, then closes it."""
+
+    def __init__(self, fd: int, count: int) -> None:
+        self._fd = fd
+        self._next = 0
+        self._count = count
+
+    def write(self) -> bool:
+        """Returns whether there is more to write."""
+        while self._next < self._count:
+            try:
+                os.write(self._fd, self._next.to_bytes(4, "little"))
+            except BlockingIOError:
+                return True
+            self._next += 1
+        os.close(self._fd)
+        return False
+
+
+def _cut_unit(cutter: Cutter, unit: "list[int]") -> bytes:
+    before = cutter.frames, cutter.blocks, cutter.bytes
+    rows = cutter.cut(unit)
+    frames, blocks, size = cutter.frames - before[0], cutter.blocks - before[1], cutter.bytes - before[2]
+    return _COUNTS.pack(frames, blocks, size) + table.encode(rows)

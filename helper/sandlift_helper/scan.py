@@ -1,0 +1,294 @@
+"""The walk over a workspace: every entry looked at once, nothing followed, nothing opened but directories.
+
+Directories are reached by descriptor (see `ladder`) and listed; each name is looked at with ``lstat``.  What
+the rules exclude is not opened.  The result is three lists, directories, links and files, plus the rows of
+what is left out; links are judged and files are read later.
+"""
+
+import os
+import stat
+from array import array
+
+from sandlift_helper import table
+from sandlift_helper.channel import Failure
+from sandlift_helper.ladder import Ladder
+from sandlift_helper.links import TEXT_MAX
+
+MYPY = False
+if MYPY:
+    from collections.abc import Callable
+
+    from sandlift_helper.ignore import Rules
+    from sandlift_helper.mounts import Mounts
+
+CACHEDIR_TAG = b"CACHEDIR.TAG"
+CACHEDIR_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+
+_SPECIAL = {
+    stat.S_IFIFO: (table.FIFO, table.REASON_FIFO),
+    stat.S_IFSOCK: (table.SOCKET, table.REASON_SOCKET),
+    stat.S_IFCHR: (table.CHAR_DEVICE, table.REASON_CHAR_DEVICE),
+    stat.S_IFBLK: (table.BLOCK_DEVICE, table.REASON_BLOCK_DEVICE),
+}
+_ENTRY_KINDS = {stat.S_IFDIR: table.DIRECTORY, stat.S_IFREG: table.FILE, stat.S_IFLNK: table.LINK}
+
+# What an OSError of a directory or a file means for its row; anything else is an input/output error.
+_DENIED = frozenset((1, 13))  # EPERM, EACCES
+_GONE = frozenset((2, 116))  # ENOENT, ESTALE
+
+
+def clean_mode(mode: int) -> int:
+    return mode & 0o7777
+
+
+class Limits:
+    """What an honest helper leaves out as *lost: limit* to stay within what its request allows."""
+
+    def __init__(self, entries: int, path_bytes: int, depth: int, link_text_bytes: int, file_bytes: int) -> None:
+        self.entries = entries
+        # A name directly below the root always fits.
+        self.path_bytes = max(path_bytes, 255)
+        self.depth = depth
+        self.link_text_bytes = min(link_text_bytes, TEXT_MAX)
+        self.file_bytes = file_bytes
+
+
+class Files:
+    """The regular files that were found, as columns; ``groups`` numbers hard-link groups from 1, 0 is none."""
+
+    def __init__(self) -> None:
+        self.paths: "list[bytes]" = []
+        self.modes = array("H")
+        self.mtimes_ns = array("q")
+        self.ctimes_ns = array("q")
+        self.inodes = array("Q")
+        self.uids = array("I")
+        self.gids = array("I")
+        self.sizes = array("Q")
+        self.groups = array("I")
+        self.members: "dict[int, list[int]]" = {}
+
+    def add(self, path: bytes, status: os.stat_result, group: int) -> None:
+        if group:
+            self.members.setdefault(group, []).append(len(self.paths))
+        self.paths.append(path)
+        self.modes.append(clean_mode(status.st_mode))
+        self.mtimes_ns.append(status.st_mtime_ns)
+        self.ctimes_ns.append(status.st_ctime_ns)
+        self.inodes.append(status.st_ino)
+        self.uids.append(status.st_uid)
+        self.gids.append(status.st_gid)
+        self.sizes.append(status.st_size)
+        self.groups.append(group)
+
+    def stamp(self, row: int) -> "tuple[int, int, int, int]":
+        """Returns (size, mtime, ctime, inode) as the scan saw them."""
+        return self.sizes[row], self.mtimes_ns[row], self.ctimes_ns[row], self.inodes[row]
+
+
+class Scan:
+    """Walks the workspace whose root is open as *root_fd*.
+
+    ``directories`` are (path, status) pairs, ``links`` (path, status, text) triples, both in path order; status
+    is None for a foreign mount, which is not even asked.  ``left`` holds excluded rows and flags.
+    *own* are (device, inode) pairs of directories that belong to sandlift itself.  *tick* is called with the
+    number of entries after each directory.
+    """
+
+    def __init__(
+        self,
+        root_fd: int,
+        limits: Limits,
+        rules: "Rules | None",
+        mounts: "Mounts",
+        own: "frozenset[tuple[int, int]]",
+        skip_caches: bool,
+        tick: "Callable[[int, int], None]",
+    ) -> None:
+        self.directories: "list[tuple[bytes, os.stat_result | None]]" = []
+        self.links: "list[tuple[bytes, os.stat_result, bytes]]" = []
+        self.files = Files()
+        self.left = table.Segment()
+        self.bytes = 0
+        self.root_status = os.fstat(root_fd)
+        self._root_fd = root_fd
+        self._limits = limits
+        self._rules = rules
+        self._mounts = mounts
+        self._own = own
+        self._skip_caches = skip_caches
+        self._tick = tick
+        self._ladder = Ladder(root_fd)
+        self._groups: "dict[tuple[int, int], int]" = {}
+        self._pending: "list[tuple[bytes, int, os.stat_result]]" = []
+        self._with_long_paths: "set[bytes]" = set()
+        self._count = 0
+
+    def run(self) -> None:
+        """Does the walk.  Raises Failure when the root itself cannot be listed."""
+        self._pending = [(b"", 0, self.root_status)]
+        while self._pending:
+            path, depth, status = self._pending.pop()
+            if self._count >= self._limits.entries:
+                self.left.exclude(path, table.DIRECTORY, table.LIMIT, b"entries")
+                continue
+            names = self._open_and_list(path, status)
+            if names is None:
+                continue
+            first = len(self._pending)
+            prefix = path + b"/" if path else b""
+            for name in names:
+                if self._count >= self._limits.entries:
+                    # One row for this name and all that follow it in the directory.
+                    self.left.exclude(prefix + os.fsencode(name), table.UNKNOWN, table.LIMIT, b"entries")
+                    break
+                self._look(prefix + os.fsencode(name), name, depth)
+            # The next directory in path order lies on top.
+            self._pending[first:] = self._pending[first:][::-1]
+            self._tick(self._count, self.bytes)
+        self._ladder.close()
+
+    def _open_and_list(self, path: bytes, status: os.stat_result) -> "list[str] | None":
+        """Returns the sorted names of a directory that is entered, or None."""
+        try:
+            self._fd = self._ladder.open(path)
+            names = os.listdir(self._fd)
+        except OSError as error:
+            if not path:
+                raise Failure("root-unreadable", "the root cannot be listed: %s" % error.strerror)
+            self._not_entered(path, status, error)
+            return None
+        names.sort(key=os.fsencode)
+        if not path:
+            return names
+        if self._skip_caches and CACHEDIR_TAG.decode() in names and self._is_cache():
+            self.left.exclude(path, table.DIRECTORY, table.PATTERN, b"CACHEDIR.TAG (--exclude-caches)")
+            return None
+        self._keep_directory(path, status)
+        return names
+
+    def _not_entered(self, path: bytes, status: os.stat_result, error: OSError) -> None:
+        if error.errno in _GONE:
+            self.left.flag(path, table.VANISHED)
+        elif error.errno in (20, 40):  # ENOTDIR, ELOOP: exchanged for something else since it was looked at
+            self.left.exclude(path, table.DIRECTORY, table.UNSTABLE, b"no longer a directory")
+        else:
+            reason = table.UNREADABLE if error.errno in _DENIED else table.IO_ERROR
+            self._keep_directory(path, status)
+            self.left.exclude(path, table.DIRECTORY, reason, _strerror(error))
+
+    def _keep_directory(self, path: bytes, status: "os.stat_result | None") -> None:
+        self.directories.append((path, status))
+        self._count += 1
+
+    def _is_cache(self) -> bool:
+        try:
+            fd = os.open(CACHEDIR_TAG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError:
+            return False
+        try:
+            return stat.S_ISREG(os.fstat(fd).st_mode) and os.read(fd, 43) == CACHEDIR_SIGNATURE
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    def _look(self, path: bytes, name: str, depth: int) -> None:
+        """Records one name of the directory that is open as ``self._fd``."""
+        foreign = self._mounts.foreign(path)
+        if foreign is not None:
+            if not self._excluded_by_rule(path, table.DIRECTORY):
+                self._keep_directory(path, None)
+                self.left.exclude(path, table.DIRECTORY, table.MOUNT, foreign)
+            return
+        try:
+            status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _GONE:
+                self.left.flag(path, table.VANISHED)
+            else:
+                reason = table.UNREADABLE if error.errno in _DENIED else table.IO_ERROR
+                self.left.exclude(path, table.UNKNOWN, reason, _strerror(error))
+            return
+        kind = _ENTRY_KINDS.get(stat.S_IFMT(status.st_mode), -1)
+        if self._excluded_by_rule(path, kind if kind >= 0 else _special(status)[0]):
+            return
+        if len(path) > self._limits.path_bytes:
+            self._leave_long_path(path)
+        elif kind == table.DIRECTORY:
+            self._look_directory(path, status, depth)
+        elif kind == table.LINK:
+            self._look_link(path, name, status)
+        elif kind == table.FILE:
+            self._look_file(path, status)
+        else:
+            special, reason = _special(status)
+            self.left.exclude(path, special, reason)
+
+    def _excluded_by_rule(self, path: bytes, kind: int) -> bool:
+        if self._rules is None:
+            return False
+        detail = self._rules.excluded(path, kind == table.DIRECTORY)
+        if detail is None:
+            return False
+        self.left.exclude(path, kind, table.PATTERN, detail)
+        return True
+
+    def _leave_long_path(self, path: bytes) -> None:
+        # The row must obey the limit as well, so it names the directory.
+        directory = path.rpartition(b"/")[0]
+        if directory not in self._with_long_paths:
+            self._with_long_paths.add(directory)
+            self.left.exclude(directory, table.DIRECTORY, table.LIMIT, b"path")
+
+    def _look_directory(self, path: bytes, status: os.stat_result, depth: int) -> None:
+        if (status.st_dev, status.st_ino) in self._own:
+            self.left.exclude(path, table.DIRECTORY, table.OWN)
+        elif depth + 1 >= self._limits.depth:
+            self._keep_directory(path, status)
+            self.left.exclude(path, table.DIRECTORY, table.LIMIT, b"depth")
+        elif status.st_dev != self.root_status.st_dev and not self._mounts.known:
+            self._keep_directory(path, status)
+            self.left.exclude(path, table.DIRECTORY, table.MOUNT, b"unknown")
+        else:
+            self._pending.append((path, depth + 1, status))
+
+    def _look_link(self, path: bytes, name: str, status: os.stat_result) -> None:
+        try:
+            text = os.fsencode(os.readlink(name, dir_fd=self._fd))
+        except OSError as error:
+            if error.errno in _GONE:
+                self.left.flag(path, table.VANISHED)
+            else:
+                self.left.exclude(path, table.LINK, table.UNSTABLE, _strerror(error))
+            return
+        if len(text) > self._limits.link_text_bytes:
+            self.left.exclude(path, table.LINK, table.LIMIT, b"link text")
+            return
+        self.links.append((path, status, text))
+        self._count += 1
+
+    def _look_file(self, path: bytes, status: os.stat_result) -> None:
+        if status.st_size > self._limits.file_bytes:
+            self.left.exclude(path, table.FILE, table.TOO_LARGE, b"%d bytes" % status.st_size)
+            return
+        group = 0
+        if status.st_nlink > 1:
+            key = (status.st_dev, status.st_ino)
+            group = self._groups.setdefault(key, len(self._groups) + 1)
+        if not group or group not in self.files.members:
+            self.bytes += status.st_size
+        self.files.add(path, status, group)
+        self._count += 1
+
+
+def _special(status: os.stat_result) -> "tuple[int, int]":
+    kind, reason = _SPECIAL.get(stat.S_IFMT(status.st_mode), (table.UNKNOWN, table.IO_ERROR))
+    if kind == table.CHAR_DEVICE and status.st_rdev == 0:
+        # A character device 0/0 is how overlayfs marks a deleted name (kernel documentation, overlayfs).
+        return kind, table.WHITEOUT
+    return kind, reason
+
+
+def _strerror(error: OSError) -> bytes:
+    return os.fsencode(error.strerror or "error %s" % error.errno)

@@ -1,0 +1,143 @@
+"""The private directory beside a target, in which a tree is built before it becomes visible by one rename."""
+
+import errno
+import os
+import signal
+import stat
+
+from sandlift_helper.channel import Failure
+from sandlift_helper.ladder import DIRECTORY_FLAGS
+
+SUFFIX = b".sandlift-new"
+
+
+class Staging:
+    """Creates the staging directory for *target*, a path that is absent or an empty directory.
+
+    ``fd`` is the open staging directory, ``existing`` the status of the target that was there before, or None.
+    Raises Failure.
+    """
+
+    def __init__(self, target: bytes) -> None:
+        # Parents of the target are the operator's own and may be links; below the target nothing is followed.
+        self._target = os.path.realpath(target)
+        parent, name = os.path.split(self._target)
+        if not name:
+            raise Failure("target-not-empty", "%s is the root of the file system" % os.fsdecode(target))
+        self._name = name
+        self.existing = self._look()
+        try:
+            os.makedirs(parent, exist_ok=True)
+            # From here on modes are ours: private until they are set.
+            os.umask(0o077)
+            self._parent_fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._stage = b".%s.%s%s" % (name[:100], os.urandom(8).hex().encode(), SUFFIX)
+            os.mkdir(self._stage, 0o700, dir_fd=self._parent_fd)
+            self.fd = os.open(self._stage, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
+        except OSError as error:
+            raise target_failure(error, os.fsdecode(parent))
+
+    def _look(self) -> "os.stat_result | None":
+        shown = os.fsdecode(self._target)
+        try:
+            status = os.lstat(self._target)
+            if not stat.S_ISDIR(status.st_mode):
+                raise Failure("target-not-empty", "%s exists and is no directory" % shown)
+            if os.listdir(self._target):
+                raise Failure("target-not-empty", "%s is not empty" % shown)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise target_failure(error, shown)
+        if os.path.ismount(self._target):
+            raise Failure("target-unusable", "%s is a mount point, so nothing can be renamed onto it" % shown)
+        return status
+
+    def check_room(self, size: int, inodes: int) -> None:
+        """Raises Failure when the file system has no room for *size* bytes and *inodes* files."""
+        room = os.fstatvfs(self.fd)
+        free = room.f_bavail * room.f_frsize
+        shown = os.fsdecode(self._target)
+        if size > free:
+            raise Failure("target-full", "%s needs %d bytes, its file system has %d" % (shown, size, free))
+        if room.f_files and inodes > room.f_favail:
+            raise Failure("target-full", "%s needs %d inodes, its file system has %d" % (shown, inodes, room.f_favail))
+
+    def publish(self) -> None:
+        """Flushes the tree and gives it the target's name.  Raises Failure."""
+        try:
+            sync_file_system(self.fd)
+            os.rename(self._stage, self._name, src_dir_fd=self._parent_fd, dst_dir_fd=self._parent_fd)
+            os.fsync(self._parent_fd)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise Failure("target-not-empty", "%s was filled meanwhile" % os.fsdecode(self._target))
+            raise target_failure(error, os.fsdecode(self._target))
+
+    def remove(self) -> None:
+        """Removes the staging directory and all in it; what cannot be removed stays, under its telling name."""
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            remove_tree(self._parent_fd, self._stage)
+        except OSError:
+            pass
+
+
+def target_failure(error: OSError, shown: str) -> Failure:
+    """Returns the failure that an OSError of the target means."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failure("target-full", "%s: %s" % (shown, error.strerror))
+    name = error.filename
+    where = os.fsdecode(name) if isinstance(name, (bytes, str)) and os.fsdecode(name) not in shown else ""
+    return Failure("target-unusable", "%s%s: %s" % (shown, where and " (%s)" % where, error.strerror))
+
+
+def sync_file_system(fd: int) -> None:
+    """Flushes the file system that *fd* lies on, or all of them where syncfs(2) cannot be reached."""
+    try:
+        import ctypes
+
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) == 0:
+            return
+        number = ctypes.get_errno()
+    except (ImportError, OSError, AttributeError):
+        os.sync()
+        return
+    raise OSError(number, os.strerror(number))
+
+
+def remove_tree(parent_fd: int, name: bytes) -> None:
+    """Removes the directory *name* and all below it, by descriptor, without recursion, following nothing."""
+    # Each level: its descriptor, its name in the level above, and the subdirectories still to be removed.
+    levels = [(parent_fd, b"", [name])]
+    while True:
+        fd, own_name, rest = levels[-1]
+        if rest:
+            below = _open_writable(fd, rest[-1])
+            levels.append((below, rest.pop(), _unlink_files(below)))
+            continue
+        levels.pop()
+        if not levels:
+            return
+        os.close(fd)
+        os.rmdir(own_name, dir_fd=levels[-1][0])
+
+
+def _open_writable(parent_fd: int, name: bytes) -> int:
+    try:
+        os.chmod(name, 0o700, dir_fd=parent_fd)
+    except OSError:
+        pass
+    return os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
+
+
+def _unlink_files(fd: int) -> "list[bytes]":
+    directories = []
+    for text in os.listdir(fd):
+        name = os.fsencode(text)
+        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+            directories.append(name)
+        else:
+            os.unlink(name, dir_fd=fd)
+    return directories

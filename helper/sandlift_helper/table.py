@@ -1,0 +1,426 @@
+"""The manifest's table: entries, excluded rows and flags, as columns.
+
+The same encoding travels and rests.  A *segment* holds any part of a manifest; the *canonical encoding* is
+the one segment that holds all of it, sorted, with hard-link groups numbered from 1 in order of first
+appearance, and without original link texts or orphans.  A snapshot's identity is the SHA-256 of that.
+
+Encoding (integers little-endian)::
+
+    version (1 byte)  entry count (4)  excluded count (4)  flag count (4)
+    then each column of `COLUMNS`: length in bytes (4), bytes
+
+Names and texts are each followed by a NUL, which no name or link text can hold.  Rows are sorted by path,
+compared component by component; `sort_key` gives the order.
+
+A file's content is ``counts`` data blocks.  A file of n bytes has n / 1 MiB blocks, rounded up; one that
+is all zeros is a hole and has no digest.  Where a file has holes, ``positions`` holds the index of each of
+its data blocks.  The first row of a hard-link group carries the blocks, the others have none.
+"""
+
+import sys
+from array import array
+
+from sandlift_helper.wire import BLOCK_MAX, SEGMENT_MAX
+
+MYPY = False
+if MYPY:
+    from collections.abc import Iterator
+
+VERSION = 1
+
+DIRECTORY = 0
+FILE = 1
+LINK = 2
+FIFO = 3
+SOCKET = 4
+CHAR_DEVICE = 5
+BLOCK_DEVICE = 6
+UNKNOWN = 7
+KIND_NAMES = ("directory", "file", "link", "fifo", "socket", "char-device", "block-device", "unknown")
+
+# Reasons below LOST are policy and expected, the others mean that something is missing.
+OUTSIDE_LINK = 1
+REASON_FIFO = 2
+REASON_SOCKET = 3
+REASON_CHAR_DEVICE = 4
+REASON_BLOCK_DEVICE = 5
+MOUNT = 6
+PATTERN = 7
+WHITEOUT = 8
+OWN = 9
+LOST = 32
+UNREADABLE = 32
+IO_ERROR = 33
+TOO_LARGE = 34
+LIMIT = 35
+UNSTABLE = 36
+NOT_REACHED = 37
+REASON_NAMES = {
+    OUTSIDE_LINK: "outside-link",
+    REASON_FIFO: "fifo",
+    REASON_SOCKET: "socket",
+    REASON_CHAR_DEVICE: "char-device",
+    REASON_BLOCK_DEVICE: "block-device",
+    MOUNT: "mount",
+    PATTERN: "pattern",
+    WHITEOUT: "whiteout",
+    OWN: "own",
+    UNREADABLE: "unreadable",
+    IO_ERROR: "io-error",
+    TOO_LARGE: "too-large",
+    LIMIT: "limit",
+    UNSTABLE: "unstable",
+    NOT_REACHED: "not-reached",
+}
+
+CHANGED = 1
+VANISHED = 2
+FLAG_NAMES = {CHANGED: "changed", VANISHED: "vanished"}
+
+# (name, array type code; "" for bytes).  A column's rows: entries, links, files with holes, blocks, and so on.
+COLUMNS = (
+    ("root", ""),
+    ("paths", ""),
+    ("kinds", ""),
+    ("modes", "H"),
+    ("mtimes_ns", "q"),
+    ("uids", "I"),
+    ("gids", "I"),
+    ("sizes", "Q"),
+    ("groups", "I"),
+    ("texts", ""),
+    ("originals", ""),
+    ("counts", "I"),
+    ("positions", "I"),
+    ("digests", ""),
+    ("excluded_paths", ""),
+    ("excluded_kinds", ""),
+    ("excluded_reasons", ""),
+    ("details", ""),
+    ("flag_paths", ""),
+    ("flags", ""),
+    ("orphans", ""),
+)
+
+
+def sort_key(path: bytes) -> bytes:
+    """Returns a key that orders paths component by component (a NUL sorts before every byte of a name)."""
+    return path.replace(b"/", b"\0")
+
+
+def block_count(size: int) -> int:
+    """Returns how many blocks a file of *size* bytes has."""
+    return (size + BLOCK_MAX - 1) // BLOCK_MAX
+
+
+class Root:
+    """The root directory's own metadata."""
+
+    __slots__ = ("mode", "mtime_ns", "uid", "gid")
+
+    def __init__(self, mode: int, mtime_ns: int, uid: int, gid: int) -> None:
+        self.mode = mode
+        self.mtime_ns = mtime_ns
+        self.uid = uid
+        self.gid = gid
+
+
+class Segment:
+    """A part of a manifest, or all of it; the attributes are the columns.
+
+    ``texts`` and ``originals`` have one item for each link, in row order; an original is empty where the
+    text stands as it was found.  ``digests`` and ``orphans`` are joined 32-byte digests; orphans are blocks
+    that were sent but belong to no entry, because their file changed while it was read.
+    """
+
+    def __init__(self) -> None:
+        self.root: "Root | None" = None
+        self.paths: "list[bytes]" = []
+        self.kinds = bytearray()
+        self.modes = array("H")
+        self.mtimes_ns = array("q")
+        self.uids = array("I")
+        self.gids = array("I")
+        self.sizes = array("Q")
+        self.groups = array("I")
+        self.texts: "list[bytes]" = []
+        self.originals: "list[bytes]" = []
+        self.counts = array("I")
+        self.positions = array("I")
+        self.digests = bytearray()
+        self.excluded_paths: "list[bytes]" = []
+        self.excluded_kinds = bytearray()
+        self.excluded_reasons = bytearray()
+        self.details: "list[bytes]" = []
+        self.flag_paths: "list[bytes]" = []
+        self.flags = bytearray()
+        self.orphans = bytearray()
+        self.names_size = 0
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def add(self, path: bytes, kind: int, mode: int, mtime_ns: int, uid: int, gid: int) -> None:
+        """Adds an entry; for a file or a link, `add_file` or `add_link` adds the rest."""
+        self.paths.append(path)
+        self.kinds.append(kind)
+        self.modes.append(mode)
+        self.mtimes_ns.append(mtime_ns)
+        self.uids.append(uid)
+        self.gids.append(gid)
+        self.names_size += len(path) + 1
+        if kind == DIRECTORY:
+            self._no_content()
+
+    def _no_content(self) -> None:
+        self.sizes.append(0)
+        self.groups.append(0)
+        self.counts.append(0)
+
+    def add_link(
+        self, path: bytes, mode: int, mtime_ns: int, uid: int, gid: int, text: bytes, original: bytes = b""
+    ) -> None:
+        self.add(path, LINK, mode, mtime_ns, uid, gid)
+        self._no_content()
+        self.texts.append(text)
+        self.originals.append(original)
+        self.names_size += len(text) + len(original) + 2
+
+    def add_file(
+        self,
+        path: bytes,
+        mode: int,
+        mtime_ns: int,
+        uid: int,
+        gid: int,
+        size: int,
+        group: int = 0,
+        digests: "list[bytes] | tuple[()]" = (),
+        positions: "list[int] | tuple[()]" = (),
+    ) -> None:
+        """Adds a file; *positions* only where the file has holes (see the module)."""
+        self.add(path, FILE, mode, mtime_ns, uid, gid)
+        self.sizes.append(size)
+        self.groups.append(group)
+        self.counts.append(len(digests))
+        self.positions.extend(positions)
+        for digest in digests:
+            self.digests += digest
+
+    def exclude(self, path: bytes, kind: int, reason: int, detail: bytes = b"") -> None:
+        self.excluded_paths.append(path)
+        self.excluded_kinds.append(kind)
+        self.excluded_reasons.append(reason)
+        self.details.append(detail.replace(b"\0", b""))
+        self.names_size += len(path) + len(detail) + 2
+
+    def flag(self, path: bytes, flag: int) -> None:
+        self.flag_paths.append(path)
+        self.flags.append(flag)
+        self.names_size += len(path) + 1
+
+    def size_estimate(self) -> int:
+        """Returns about how many bytes the encoding has."""
+        return self.names_size + 43 * len(self.paths) + len(self.digests) + 4 * len(self.positions) + len(self.orphans)
+
+    def extend(self, other: "Segment") -> None:
+        """Appends all rows of *other*."""
+        if other.root is not None:
+            self.root = other.root
+        for name, _ in COLUMNS[1:]:
+            getattr(self, name).extend(getattr(other, name))
+        self.names_size += other.names_size
+
+    def contents(self) -> "Iterator[tuple[int, int, int]]":
+        """Yields (first digest, first position or -1, blocks) for each row, as indices into those columns."""
+        digest = position = 0
+        for size, count in zip(self.sizes, self.counts):
+            sparse = count and count < block_count(size)
+            yield digest, position if sparse else -1, count
+            digest += count
+            if sparse:
+                position += count
+
+    def sort(self) -> None:
+        """Brings entries, excluded rows and flags into path order."""
+        order = _order(self.paths)
+        if order is not None:
+            contents = list(self.contents())
+            links = _link_indices(self.kinds)
+            self.texts, self.originals = (
+                [column[links[row]] for row in order if self.kinds[row] == LINK]
+                for column in (self.texts, self.originals)
+            )
+            digests, positions = bytearray(), array("I")
+            for row in order:
+                digest, position, count = contents[row]
+                digests += self.digests[32 * digest : 32 * (digest + count)]
+                if position >= 0:
+                    positions += self.positions[position : position + count]
+            self.digests, self.positions = digests, positions
+            self.paths = [self.paths[row] for row in order]
+            self.kinds = bytearray([self.kinds[row] for row in order])
+            for name in ("modes", "mtimes_ns", "uids", "gids", "sizes", "groups", "counts"):
+                column = getattr(self, name)
+                setattr(self, name, array(column.typecode, [column[row] for row in order]))
+        order = _order(self.excluded_paths)
+        if order is not None:
+            self.excluded_paths = [self.excluded_paths[row] for row in order]
+            self.excluded_kinds = bytearray([self.excluded_kinds[row] for row in order])
+            self.excluded_reasons = bytearray([self.excluded_reasons[row] for row in order])
+            self.details = [self.details[row] for row in order]
+        order = _order(self.flag_paths)
+        if order is not None:
+            self.flag_paths = [self.flag_paths[row] for row in order]
+            self.flags = bytearray([self.flags[row] for row in order])
+
+
+def _order(paths: "list[bytes]") -> "list[int] | None":
+    keys = [sort_key(path) for path in paths]
+    # Sorting what is sorted already takes one comparison a row.
+    if keys == sorted(keys):
+        return None
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def _link_indices(kinds: bytearray) -> "dict[int, int]":
+    return {row: index for index, row in enumerate(row for row, kind in enumerate(kinds) if kind == LINK)}
+
+
+def encode(segment: Segment) -> bytes:
+    """Returns the encoding of *segment*."""
+    out = [bytes([VERSION])]
+    out.extend(_u32(len(rows)) for rows in (segment.paths, segment.excluded_paths, segment.flag_paths))
+    for name, code in COLUMNS:
+        column = getattr(segment, name)
+        if name == "root":
+            raw = b"" if column is None else _encode_root(column)
+        elif code:
+            if sys.byteorder == "big":
+                column = array(code, column)
+                column.byteswap()
+            raw = column.tobytes()
+        elif isinstance(column, list):
+            # An empty name joins to nothing, so every name is followed by its NUL.
+            raw = b"\0".join(column) + b"\0" if column else b""
+        else:
+            raw = bytes(column)
+        out.append(_u32(len(raw)))
+        out.append(raw)
+    return b"".join(out)
+
+
+def _u32(value: int) -> bytes:
+    return value.to_bytes(4, "little")
+
+
+def _encode_root(root: Root) -> bytes:
+    return (
+        root.mode.to_bytes(2, "little")
+        + root.mtime_ns.to_bytes(8, "little", signed=True)
+        + _u32(root.uid)
+        + _u32(root.gid)
+    )
+
+
+def _decode_root(raw: bytes) -> "Root | None":
+    if not raw:
+        return None
+    if len(raw) != 18:
+        raise ValueError("the root's row has %d bytes" % len(raw))
+    return Root(
+        int.from_bytes(raw[:2], "little"),
+        int.from_bytes(raw[2:10], "little", signed=True),
+        int.from_bytes(raw[10:14], "little"),
+        int.from_bytes(raw[14:], "little"),
+    )
+
+
+def decode(data: "bytes | bytearray | memoryview") -> Segment:
+    """Returns the segment that *data* encodes.
+
+    Raises ValueError unless every column has the length that the rows call for; what the values mean is
+    judged elsewhere.
+    """
+    view = memoryview(data)
+    if len(view) < 13 or view[0] != VERSION:
+        raise ValueError("not a table of version %d" % VERSION)
+    rows, excluded, flags = (int.from_bytes(view[at : at + 4], "little") for at in (1, 5, 9))
+    segment = Segment()
+    position = 13
+    for name, code in COLUMNS:
+        if position + 4 > len(view):
+            raise ValueError("the table is cut off")
+        size = int.from_bytes(view[position : position + 4], "little")
+        position += 4
+        raw = view[position : position + size]
+        position += size
+        if len(raw) < size:
+            raise ValueError("the table is cut off in its column %s" % name)
+        setattr(segment, name, _decode_column(name, code, raw))
+    if position != len(view):
+        raise ValueError("bytes after the table")
+    _check_lengths(segment, rows, excluded, flags)
+    segment.names_size = sum(
+        sum(map(len, column)) + len(column)
+        for column in (segment.paths, segment.texts, segment.originals, segment.excluded_paths, segment.details)
+    )
+    return segment
+
+
+def _decode_column(name: str, code: str, raw: memoryview) -> object:
+    if name == "root":
+        return _decode_root(bytes(raw))
+    if code:
+        column = array(code)
+        if len(raw) % column.itemsize:
+            raise ValueError("the column %s has %d bytes" % (name, len(raw)))
+        column.frombytes(raw)
+        if sys.byteorder == "big":
+            column.byteswap()
+        return column
+    if name in ("paths", "texts", "originals", "excluded_paths", "details", "flag_paths"):
+        if not raw:
+            return []
+        if raw[-1]:
+            raise ValueError("the column %s does not end its last name" % name)
+        return bytes(raw[:-1]).split(b"\0")
+    return bytearray(raw)
+
+
+def _check_lengths(segment: Segment, rows: int, excluded: int, flags: int) -> None:
+    links = segment.kinds.count(LINK)
+    if max(segment.kinds, default=0) > LINK:
+        raise ValueError("an entry of unknown kind")
+    blocks = sum(segment.counts)
+    expected = {
+        "paths": rows,
+        "kinds": rows,
+        "modes": rows,
+        "mtimes_ns": rows,
+        "uids": rows,
+        "gids": rows,
+        "sizes": rows,
+        "groups": rows,
+        "counts": rows,
+        "texts": links,
+        "originals": links,
+        "digests": 32 * blocks,
+        "excluded_paths": excluded,
+        "excluded_kinds": excluded,
+        "excluded_reasons": excluded,
+        "details": excluded,
+        "flag_paths": flags,
+        "flags": flags,
+    }
+    for name, length in expected.items():
+        if len(getattr(segment, name)) != length:
+            raise ValueError("the column %s has %d items, not %d" % (name, len(getattr(segment, name)), length))
+    sparse = sum(count for size, count in zip(segment.sizes, segment.counts) if count < block_count(size))
+    if len(segment.positions) != sparse:
+        raise ValueError("the column positions has %d items, not %d" % (len(segment.positions), sparse))
+    if len(segment.orphans) % 32:
+        raise ValueError("the column orphans is no list of digests")
+
+
+assert SEGMENT_MAX < 1 << 32  # column lengths travel in four bytes
