@@ -1,0 +1,386 @@
+"""SSH inside the process, with paramiko: one connection, many commands.
+
+For places without an ``ssh`` program.  Of the user's ssh configuration it honours HostName, HostKeyAlias,
+Port, User, IdentityFile and IdentitiesOnly; ProxyJump and ProxyCommand are refused with a word about ssh://.
+
+The host key is checked before anything is proven to the server: against the user's and the system's known
+hosts, or against a pinned key.  An unknown host is refused, unless the caller accepts new ones, which are
+then written down; a changed key is refused always.
+
+Connecting runs in a thread that is waited for in slices, so that a cancel or a deadline is seen whatever
+paramiko waits for; the connection is then closed under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from sandlift.deadline import Deadline
+from sandlift.errors import (
+    BadURL,
+    HostKeyChanged,
+    HostKeyUnknown,
+    MissingExtra,
+    SandliftError,
+    Truncated,
+    Unreachable,
+    UsageError,
+)
+
+from .base import Capabilities, Channel, shell_command
+from .known_hosts import KnownHosts, fingerprint, host_names, remember
+from .paramiko_channel import ParamikoChannel
+from .paramiko_errors import map_error
+from .paramiko_login import PASSPHRASE_VARIABLE, Passphrase, log_in
+
+if TYPE_CHECKING:
+    import paramiko
+
+CONNECT_MAX_S = 30.0
+KEEPALIVE_S = 15
+DEAD_PEER_MS = 60_000
+KNOWN_HOSTS = "~/.ssh/known_hosts"
+SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+CAPABILITIES = Capabilities(
+    duplex=True, max_argument_bytes=9_000, max_command_bytes=9_000, max_call_s=None, link_cost="dear"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where to connect to, after the ssh configuration."""
+
+    host: str
+    port: int
+    user: str
+    key_name: str
+    """The name under which the host key is looked up."""
+    key_files: tuple[str, ...]
+    only_files: bool
+
+
+class ParamikoTransport:
+    """Runs commands on a host over one connection; see ``Transport`` for the contract.
+
+    ``host_key_file`` pins the host's key, ``accept_new_host_key`` accepts a host that was never seen and
+    appends it to the first of ``known_hosts_files`` (default: the user's and the system's).  ``key_files`` are
+    the only keys offered; without them the agent's, the configuration's and the user's own are tried.
+    ``passphrase`` is asked for a key that needs one, after the variable SANDLIFT_SSH_PASSPHRASE.
+    ``config_file`` None reads no configuration.  Raises MissingExtra when paramiko is not installed.
+    """
+
+    name = "paramiko"
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        user: str | None = None,
+        port: int | None = None,
+        host_key_file: str | None = None,
+        accept_new_host_key: bool = False,
+        key_files: Sequence[str] = (),
+        passphrase: Passphrase | None = None,
+        known_hosts_files: Sequence[str] | None = None,
+        config_file: str | None = "~/.ssh/config",
+    ) -> None:
+        self._paramiko = _load()
+        self._host = host
+        self._user = user
+        self._port = port
+        self._pinned = KnownHosts.pinned(host_key_file) if host_key_file is not None else None
+        self._accept_new = accept_new_host_key
+        self._key_files = tuple(key_files)
+        self._passphrase = passphrase
+        files = (KNOWN_HOSTS, SYSTEM_KNOWN_HOSTS) if known_hosts_files is None else known_hosts_files
+        self._known_hosts_files = tuple(os.path.expanduser(path) for path in files)
+        self._config_file = config_file
+        self._connect_lock = threading.Lock()
+        self._state_lock = threading.Lock()
+        self._connection: paramiko.Transport | None = None
+        self._lost: BaseException | None = None
+
+    def open(self, argv: Sequence[str], *, deadline: Deadline) -> Channel:
+        """Start a command, on a new connection if there is none that lives."""
+        command = shell_command(argv, self.capabilities)
+        deadline.check(f"connecting to {self._host}")
+        attempt = _Attempt()
+        thread = threading.Thread(
+            target=self._attempt, args=(attempt, command, deadline), name="sandlift-connect", daemon=True
+        )
+        thread.start()
+        try:
+            while not attempt.finished.wait(deadline.slice_s()):
+                deadline.check(f"connecting to {self._host}")
+        except BaseException:
+            if attempt.abandon():
+                self._drop(attempt.connection)
+                thread.join(0.5)
+            elif attempt.channel is not None:
+                attempt.channel.close(grace_s=0)
+            raise
+        thread.join(0.5)
+        if attempt.error is not None:
+            raise map_error(attempt.error, self._host)
+        assert attempt.channel is not None
+        return attempt.channel
+
+    def explain(self, channel: Channel) -> SandliftError | None:
+        """The loss of the connection, if it is lost; the command's own failure is not for a transport to tell."""
+        connection = channel.connection if isinstance(channel, ParamikoChannel) else None
+        if connection is None or connection.is_active():
+            return None
+        # paramiko tells its reason once only, and several channels may ask.
+        self._lost = connection.get_exception() or self._lost
+        if self._lost is None:
+            return Truncated(f"the connection to {self._host} was closed by the server")
+        return map_error(self._lost, self._host)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._state_lock:
+            connection, self._connection = self._connection, None
+        self._drop(connection)
+
+    def _attempt(self, attempt: _Attempt, command: str, deadline: Deadline) -> None:
+        """The thread of one ``open``: leaves a channel or an error in the attempt."""
+        channel = None
+        try:
+            connection = self._connected(attempt, deadline)
+            limit_s = deadline.remaining_s(CONNECT_MAX_S)
+            session = connection.open_session(timeout=limit_s)
+            session.exec_command(command)
+            channel = ParamikoChannel(session, drop=lambda: self._drop(connection), cancel=deadline.cancel)
+        except BaseException as error:
+            attempt.error = error
+        attempt.channel = channel
+        if not attempt.finish() and channel is not None:
+            channel.close(grace_s=0)
+
+    def _connected(self, attempt: _Attempt, deadline: Deadline) -> paramiko.Transport:
+        """The connection that stands, or a new one; only one thread connects at a time."""
+        while not self._connect_lock.acquire(timeout=deadline.slice_s()):
+            deadline.check(f"connecting to {self._host}")
+        try:
+            connection = self._connection
+            if connection is None or not connection.is_active():
+                connection = self._connect(attempt, deadline)
+                with self._state_lock:
+                    self._connection = connection
+                # From here on other threads may use it: this attempt must not close it.
+                attempt.connection = None
+            return connection
+        finally:
+            self._connect_lock.release()
+
+    def _connect(self, attempt: _Attempt, deadline: Deadline) -> paramiko.Transport:
+        place = self._place()
+        limit = deadline.sooner(CONNECT_MAX_S)
+        sock = _dial(place.host, place.port, limit)
+        connection: paramiko.Transport | None = None
+        try:
+            connection = self._paramiko.Transport(sock)
+            attempt.connection = connection
+            known = self._pinned or KnownHosts.load(self._known_hosts_files)
+            names = host_names(place.key_name, place.port)
+            _prefer(connection, known.key_types(names))
+            limit_s = limit.remaining_s(CONNECT_MAX_S)
+            connection.banner_timeout = connection.auth_timeout = limit_s
+            connection.handshake_timeout = limit_s
+            self._shake_hands(connection, limit)
+            self._check_host_key(connection, known, names)
+            log_in(
+                self._paramiko,
+                connection,
+                host=self._host,
+                user=place.user,
+                key_files=place.key_files,
+                only_files=place.only_files,
+                ask=self._ask,
+            )
+            connection.set_keepalive(KEEPALIVE_S)
+        except BaseException:
+            self._drop(connection)
+            sock.close()
+            raise
+        return connection
+
+    def _shake_hands(self, connection: paramiko.Transport, limit: Deadline) -> None:
+        ready = threading.Event()
+        connection.start_client(event=ready)
+        while not ready.wait(limit.slice_s()):
+            if limit.over:
+                raise Unreachable(f"cannot reach {self._host}: the server does not answer as an SSH server would")
+        if not connection.is_active():
+            raise connection.get_exception() or EOFError()
+
+    def _check_host_key(self, connection: paramiko.Transport, known: KnownHosts, names: tuple[str, ...]) -> None:
+        key = connection.get_remote_server_key()
+        key_type, blob = key.get_name(), key.asbytes()
+        verdict = known.judge(names, key_type, blob)
+        if verdict == "known":
+            return
+        print_of_key = fingerprint(blob)
+        if verdict in ("changed", "revoked") or self._pinned is not None:
+            raise HostKeyChanged(
+                f"cannot reach {self._host}: its host key is "
+                + ("revoked" if verdict == "revoked" else "not the known one"),
+                hint="find out why before anything else; if the change is right, correct the known hosts",
+                key_type=key_type,
+                fingerprint=print_of_key,
+            )
+        if not self._accept_new or not self._known_hosts_files:
+            raise HostKeyUnknown(
+                f"cannot reach {self._host}: its host key is not known ({key_type} {print_of_key})",
+                hint="compare the fingerprint and connect once with ssh, or pin the key with --host-key-file",
+                key_type=key_type,
+                fingerprint=print_of_key,
+            )
+        remember(self._known_hosts_files[0], names[0], key_type, blob)
+
+    def _place(self) -> _Place:
+        """The URL's parts, completed from the ssh configuration."""
+        config = self._config()
+        for option in ("proxyjump", "proxycommand"):
+            if config.get(option, "none") != "none":
+                raise BadURL(
+                    f"the ssh configuration reaches {self._host} through another host, which paramiko:// cannot",
+                    hint=f"use ssh://{self._host}/... instead",
+                )
+        identities = config.get("identityfile", [])
+        files = self._key_files or tuple(identities if isinstance(identities, list) else [identities])
+        only = bool(self._key_files) or config.get("identitiesonly") == "yes"
+        host = str(config.get("hostname", self._host))
+        return _Place(
+            host=host,
+            port=self._port or int(str(config.get("port", 22))),
+            user=self._user or str(config.get("user", "")) or getpass.getuser(),
+            key_name=str(config.get("hostkeyalias", host)),
+            key_files=files if files and only else (*files, *DEFAULT_KEYS),
+            only_files=only,
+        )
+
+    def _config(self) -> dict[str, str | list[str]]:
+        path = os.path.expanduser(self._config_file) if self._config_file else None
+        if path is None or not os.path.exists(path):
+            return {}
+        try:
+            return dict(self._paramiko.SSHConfig.from_path(path).lookup(self._host))
+        except ImportError:
+            # paramiko needs a further package for `Match exec`.
+            raise UsageError(
+                f"{path!a} holds a `Match exec`, which paramiko:// cannot ask", hint="use ssh://"
+            ) from None
+        except (OSError, ValueError, self._paramiko.SSHException) as error:
+            raise UsageError(f"the ssh configuration {path!a} cannot be read: {error}") from None
+
+    def _ask(self, path: str) -> str | None:
+        passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+        return passphrase or (self._passphrase(path) if self._passphrase is not None else None)
+
+    def _drop(self, connection: paramiko.Transport | None) -> None:
+        """Close a connection however it hangs; ends every wait of paramiko's on it."""
+        if connection is None:
+            return
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):
+            connection.close()
+        with contextlib.suppress(OSError):
+            connection.sock.close()
+        if connection.is_alive() and connection is not threading.current_thread():
+            connection.join(0.5)
+
+
+class _Attempt:
+    """What one ``open`` and its thread share; exactly one of ``finish`` and ``abandon`` succeeds."""
+
+    def __init__(self) -> None:
+        self.finished = threading.Event()
+        self.channel: ParamikoChannel | None = None
+        self.error: BaseException | None = None
+        self.connection: paramiko.Transport | None = None
+        """The connection that this attempt makes; one that stood before is not its own to close."""
+        self._lock = threading.Lock()
+        self._abandoned = False
+
+    def finish(self) -> bool:
+        """The thread is done; False if nobody waits any more."""
+        with self._lock:
+            if not self._abandoned:
+                self.finished.set()
+            return not self._abandoned
+
+    def abandon(self) -> bool:
+        """The caller waits no longer; False if the thread has finished meanwhile."""
+        with self._lock:
+            self._abandoned = not self.finished.is_set()
+            return self._abandoned
+
+
+def _load() -> ModuleType:
+    try:
+        import paramiko
+    except ImportError:
+        raise MissingExtra(
+            "paramiko:// needs the package paramiko", hint="pip install 'sandlift[ssh]', or use an ssh:// URL"
+        ) from None
+    # Without a handler, Python would print what paramiko logs, tracebacks of lost connections among it.
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
+    return paramiko
+
+
+def _dial(host: str, port: int, limit: Deadline) -> socket.socket:
+    """A connected socket; each address of the name is tried in turn until the limit."""
+    error: OSError = OSError("the name has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            _finish_connect(sock, address, limit)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                # The kernel gives up on data that nobody acknowledges; paramiko would wait a quarter of an hour.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
+            return sock
+        except OSError as failure:
+            sock.close()
+            error = failure
+        except BaseException:
+            sock.close()
+            raise
+    raise error
+
+
+def _finish_connect(sock: socket.socket, address: object, limit: Deadline) -> None:
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        sock.connect(address)  # type: ignore[arg-type]
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLOUT)
+    while not poll.poll(max(1, int(1000 * limit.slice_s()))):
+        if limit.over:
+            raise TimeoutError("connecting took too long")
+    if number := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(number, os.strerror(number))
+    sock.setblocking(True)
+
+
+def _prefer(connection: paramiko.Transport, key_types: tuple[str, ...]) -> None:
+    """Ask for a host key of a known type, and for the cipher that costs least."""
+    options = connection.get_security_options()
+    known = {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in key_types else set()
+    known |= set(key_types)
+    options.key_types = sorted(options.key_types, key=lambda name: name not in known)
+    options.ciphers = sorted(options.ciphers, key=lambda name: name != "aes128-gcm@openssh.com")
