@@ -1,0 +1,225 @@
+"""A box: one target that is connected once and used many times.  This is the library's front door."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from sandlift.capture import CaptureSpec
+from sandlift.capture import capture as run_capture
+from sandlift.deadline import Cancel, Deadline
+from sandlift.limits import DEFAULT_LIMITS, Limits
+from sandlift.model import Capture, Restore, Rules, Survey
+from sandlift.targets import Target, parse_target
+from sandlift.transports import Transport, open_transport
+from sandlift.watch import OnEvent
+
+if TYPE_CHECKING:
+    from sandlift.store import Store
+
+
+class Box:
+    """A sandbox, or a directory of this machine, to capture from and restore to.
+
+    Made by `connect`; a context manager.  Its calls may be made from several threads.
+    """
+
+    def __init__(self, target: Target, transport: Transport, *, python: str | None = None) -> None:
+        self.target = target
+        self._transport = transport
+        self._python = python or (sys.executable if target.scheme == "local" else None)
+
+    def capture(
+        self,
+        store: Store,
+        workspace: str,
+        *,
+        rules: Rules | None = None,
+        aliases: Sequence[bytes | str] = (),
+        labels: Mapping[str, str] | None = None,
+        note: str = "",
+        base: None = None,
+        strict: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+        deadline_s: float | None = None,
+        cancel: Cancel | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Capture:
+        """Captures the target's root as the next snapshot of *workspace*.
+
+        What policy leaves out is recorded; what is lost makes the outcome ``incomplete``.  With *strict*, anything
+        lost, changed or vanished raises StrictLoss and nothing is stored.  *aliases* are other absolute names of the
+        root, for links that use them.  *base* is reserved: only None is known.
+        Raises any error of `sandlift.errors`; the store is unchanged then, but for objects that nothing names.
+        """
+        return run_capture(
+            self._transport,
+            store,
+            self._spec(workspace, rules, limits, aliases=aliases, labels=labels, note=note, strict=strict),
+            deadline=Deadline.after(deadline_s, cancel),
+            on_event=on_event,
+        )
+
+    def survey(
+        self,
+        *,
+        rules: Rules | None = None,
+        aliases: Sequence[bytes | str] = (),
+        limits: Limits = DEFAULT_LIMITS,
+        deadline_s: float | None = None,
+        cancel: Cancel | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Survey:
+        """Looks at what a capture would find, without taking anything."""
+        from sandlift.survey import survey as run_survey
+
+        spec = self._spec("survey", rules, limits, aliases=aliases)
+        return run_survey(self._transport, spec, deadline=Deadline.after(deadline_s, cancel), on_event=on_event)
+
+    def restore(
+        self,
+        store: Store,
+        ref: str,
+        *,
+        paths: Sequence[bytes | str] = (),
+        limits: Limits = DEFAULT_LIMITS,
+        deadline_s: float | None = None,
+        cancel: Cancel | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Restore:
+        """Restores a snapshot to the target's root, which must be absent or an empty directory.
+
+        With *paths*, only these and what is below them.  The tree becomes visible whole, by one rename.  Raises any
+        error of `sandlift.errors`; the target is as it was then.
+        """
+        from sandlift.restore import RestoreSpec
+        from sandlift.restore import restore as run_restore
+
+        return run_restore(
+            self._transport,
+            store,
+            RestoreSpec(
+                ref=ref,
+                target=self.target,
+                paths=tuple(os.fsencode(path) for path in paths),
+                limits=limits,
+                python=self._python,
+            ),
+            deadline=Deadline.after(deadline_s, cancel),
+            on_event=on_event,
+        )
+
+    def _spec(
+        self,
+        workspace: str,
+        rules: Rules | None,
+        limits: Limits,
+        *,
+        aliases: Sequence[bytes | str] = (),
+        labels: Mapping[str, str] | None = None,
+        note: str = "",
+        strict: bool = False,
+    ) -> CaptureSpec:
+        return CaptureSpec(
+            target=self.target,
+            workspace=workspace,
+            rules=rules or Rules(),
+            labels=labels or {},
+            note=note,
+            strict=strict,
+            limits=limits,
+            aliases=tuple(os.fsencode(alias) for alias in aliases),
+            python=self._python,
+        )
+
+    def close(self) -> None:
+        """Ends the connection; may be called twice."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(
+    target: str | Target,
+    *,
+    via: str | None = None,
+    via_shell: str | None = None,
+    python: str | None = None,
+    ssh_options: Sequence[str] = (),
+    host_key_file: str | None = None,
+    accept_new_host_key: bool = False,
+    key_files: Sequence[str] = (),
+    reuse: bool = True,
+) -> Box:
+    """Returns the box for *target*; the connection itself is made by its first call, and kept with *reuse*.
+
+    *via* and *via_shell* are command prefixes that lead into a sandbox; *python* names the interpreter there.
+    Raises BadURL, MissingExtra, UsageError.
+    """
+    place = target if isinstance(target, Target) else parse_target(target, via=via, via_shell=via_shell)
+    transport = open_transport(
+        place,
+        ssh_options=ssh_options,
+        host_key_file=host_key_file,
+        accept_new_host_key=accept_new_host_key,
+        key_files=key_files,
+        reuse=reuse,
+    )
+    return Box(place, transport, python=python)
+
+
+def capture(
+    target: str | Target,
+    store: Store,
+    workspace: str,
+    *,
+    rules: Rules | None = None,
+    labels: Mapping[str, str] | None = None,
+    note: str = "",
+    strict: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+    deadline_s: float | None = None,
+    cancel: Cancel | None = None,
+    on_event: OnEvent | None = None,
+) -> Capture:
+    """Connects to *target* for one capture; see `Box.capture`."""
+    with connect(target, reuse=False) as box:
+        return box.capture(
+            store,
+            workspace,
+            rules=rules,
+            labels=labels,
+            note=note,
+            strict=strict,
+            limits=limits,
+            deadline_s=deadline_s,
+            cancel=cancel,
+            on_event=on_event,
+        )
+
+
+def restore(
+    store: Store,
+    ref: str,
+    target: str | Target,
+    *,
+    paths: Sequence[bytes | str] = (),
+    limits: Limits = DEFAULT_LIMITS,
+    deadline_s: float | None = None,
+    cancel: Cancel | None = None,
+    on_event: OnEvent | None = None,
+) -> Restore:
+    """Connects to *target* for one restore; see `Box.restore`."""
+    with connect(target, reuse=False) as box:
+        return box.restore(
+            store, ref, paths=paths, limits=limits, deadline_s=deadline_s, cancel=cancel, on_event=on_event
+        )

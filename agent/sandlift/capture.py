@@ -1,0 +1,299 @@
+"""A capture, seen from the host: run the helper, prove what comes, store it, and commit it by one ref.
+
+The caller's thread reads the stream; a second thread proves the content frames and appends them to the pack,
+then grants credit for as many more.  So a slow disk holds the sandbox back, never the reader, and the memory
+in use is bounded by the credit.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sandlift import payload, session
+from sandlift.deadline import Deadline
+from sandlift.errors import RemoteProtocolError, StrictLoss
+from sandlift.helper_run import HelperRun
+from sandlift.limits import DEFAULT_LIMITS, Limits
+from sandlift.model import POLICY_VERSION, Capture, Counts, Rules, Wire
+from sandlift.targets import Target
+from sandlift.transports.base import Transport
+from sandlift.watch import OnEvent, Watch
+
+if TYPE_CHECKING:
+    from sandlift.content import Run
+    from sandlift.manifest import Manifest
+    from sandlift.store import PackWriter, RefRecord, Store
+    from sandlift.validate import Gathering
+
+CREDIT_FRAMES = 32
+"""Content frames that may be under way: at most 2 MiB each, and the bound of the memory in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSpec:
+    """What to capture, and how."""
+
+    target: Target
+    workspace: str
+    rules: Rules = field(default_factory=Rules)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    strict: bool = False
+    limits: Limits = DEFAULT_LIMITS
+    aliases: tuple[bytes, ...] = ()
+    """Other absolute names of the root."""
+    python: str | None = None
+
+
+def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, ...] = ()) -> dict[str, object]:
+    """Returns the fields that a capture's and a survey's request share."""
+    limits, rules = spec.limits, spec.rules
+    cheap = transport.capabilities.link_cost == "cheap"
+    return {
+        "root": spec.target.root,
+        "home": spec.target.home,
+        "aliases": list(spec.aliases),
+        "own": list(own),
+        # Where a byte is dear, slow compression still beats none.
+        "codecs": ["zstd", "none"] if cheap else ["zstd", "zlib", "none"],
+        "patterns": [list(pattern) for pattern in rules.patterns],
+        "literals": list(rules.paths),
+        "ignore_file": rules.ignore_file,
+        "exclude_caches": rules.caches,
+        "limits": {
+            "entries": limits.entries,
+            "path_bytes": limits.path_bytes,
+            "depth": limits.depth,
+            "link_text_bytes": limits.link_text_bytes,
+            "file_bytes": limits.file_bytes,
+        },
+    }
+
+
+def capture(
+    transport: Transport,
+    store: Store,
+    spec: CaptureSpec,
+    *,
+    deadline: Deadline,
+    on_event: OnEvent | None = None,
+) -> Capture:
+    """Captures a workspace into *store* and returns what it gave.
+
+    Raises any error of `sandlift.errors`; then the store is as it was, but for objects that nothing names.
+    """
+    watch = Watch(on_event)
+    watch.progress("connect")
+    started = _now()
+    # A store inside the workspace would be captured into itself.
+    own = (os.fsencode(os.path.abspath(store.location)),) if spec.target.scheme == "local" else ()
+    with HelperRun(transport, "capture", limits=spec.limits, deadline=deadline, python=spec.python) as run:
+        run.start(sandbox_request(spec, transport, own))
+        # Only now what takes long to import: meanwhile the connection is made.
+        from sandlift.store import check_name
+        from sandlift.validate import Gathering
+
+        check_name(spec.workspace)
+        capture_id = secrets.token_hex(16)
+        with store.begin_pack(capture_id) as pack, _Shelf(run, pack) as shelf:
+            run.grant(CREDIT_FRAMES)
+            gathering = Gathering(spec.limits)
+            blocks = _listen(run, shelf, gathering, watch)
+            watch.progress("store")
+            sizes = shelf.finish(blocks)
+            manifest = gathering.accept(sizes)
+            _check_strict(spec, manifest.counts)
+            deadline.check("storing")
+            reused = _store_snapshot(store, pack, capture_id, manifest, shelf)
+            deadline.check("storing")
+        record = _record(spec, manifest, capture_id, started, reused=reused)
+        stored = store.create_ref(record)
+        wire = run.wire
+    return _result(stored, manifest.counts, wire, watch.end())
+
+
+def _listen(run: HelperRun, shelf: _Shelf, gathering: Gathering, watch: Watch) -> int:
+    """Passes the stream's parts on until its end; returns how many blocks the helper says it sent."""
+    from sandlift.content import Prover
+
+    prover = Prover()
+    blocks = -1
+    for event in run.events():
+        match event:
+            case session.Hello():
+                watch.warn_of_noise(run.session.noise)
+            case session.Content():
+                shelf.put(event.payload)
+            case session.ManifestSegment():
+                gathering.add(prover.unpack_segment(event.payload))
+            case session.Progress():
+                counts = event.counts
+                watch.progress(
+                    event.phase if event.phase in ("scan", "read") else "read",
+                    entries=counts.get("files", counts.get("entries", 0)),
+                    bytes=counts.get("bytes", 0),
+                    total_entries=counts.get("total_files"),
+                    total_bytes=counts.get("total_bytes"),
+                )
+            case session.End():
+                blocks = event.counts.get("blocks", -1)
+            case _:
+                pass
+        shelf.check()
+    return blocks
+
+
+class _Shelf:
+    """Proves content frames and appends them to a pack, in a thread of its own.
+
+    ``sizes`` and ``offsets`` give each block's size and place in the pack, by its digest.
+    """
+
+    def __init__(self, run: HelperRun, pack: PackWriter) -> None:
+        self.sizes: dict[bytes, int] = {}
+        self.offsets: dict[bytes, int] = {}
+        self._run = run
+        self._pack = pack
+        self._blocks = 0
+        self._queue: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._work, name="sandlift-prover", daemon=True)
+
+    def __enter__(self) -> _Shelf:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._abandoned = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def put(self, frame: bytearray) -> None:
+        """Takes one content frame; the credit bounds how many wait."""
+        self._queue.put(frame)
+
+    def check(self) -> None:
+        """Raises what the thread has met."""
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self, blocks: int) -> dict[bytes, int]:
+        """Waits for the last frame; returns the sizes.  Raises RemoteProtocolError when blocks are missing."""
+        self._queue.put(None)
+        while self._thread.is_alive():
+            self._run.deadline.check("storing")
+            self._thread.join(0.1)
+        self.check()
+        if self._blocks != blocks:
+            raise RemoteProtocolError(f"the stream's end counts {blocks} blocks, {self._blocks} came")
+        return self.sizes
+
+    def _work(self) -> None:
+        try:
+            from sandlift.content import Prover
+
+            prover = Prover()
+            while (frame := self._queue.get()) is not None and not self._abandoned:
+                self._append(prover.prove(frame))
+                self._run.grant(1)
+        except BaseException as error:
+            self._failure = error
+
+    def _append(self, run: Run) -> None:
+        offset = self._pack.append(run.stored, run.size_bytes)
+        for digest, start, size in run.blocks:
+            self._blocks += 1
+            # A block may come twice, when two of the helper's workers met it at once; the first place counts.
+            if digest not in self.sizes:
+                self.sizes[digest] = size
+                self.offsets[digest] = offset + start
+
+
+def _check_strict(spec: CaptureSpec, counts: Counts) -> None:
+    if spec.strict and (counts.lost or counts.changed or counts.vanished):
+        raise StrictLoss(
+            f"{counts.lost} entries lost, {counts.changed} changed and {counts.vanished} vanished while the"
+            f" workspace was captured, so nothing was stored",
+            hint="without --strict it is stored and marked",
+            lost=counts.lost,
+            changed=counts.changed,
+            vanished=counts.vanished,
+        )
+
+
+def _store_snapshot(store: Store, pack: PackWriter, capture_id: str, manifest: Manifest, shelf: _Shelf) -> bool:
+    """Stores pack and snapshot, unless the store has the snapshot with all its packs; returns whether it had."""
+    from sandlift.store import StoredSnapshot
+
+    if store.has_whole_snapshot(manifest.identity):
+        pack.abort()
+        return True
+    pack.commit()
+    blocks = manifest.blocks
+    store.put_snapshot(
+        StoredSnapshot(
+            identity=manifest.identity,
+            manifest=manifest.encoded,
+            originals=manifest.encoded_originals,
+            packs=(capture_id,) if blocks else (),
+            pack_index=array("I", bytes(4 * len(blocks))),
+            offsets=array("Q", [shelf.offsets[digest] for digest in blocks]),
+        )
+    )
+    return False
+
+
+def _record(spec: CaptureSpec, manifest: Manifest, capture_id: str, started: str, *, reused: bool) -> RefRecord:
+    from sandlift.store import RefRecord
+
+    counts = manifest.counts
+    return RefRecord(
+        capture_id=capture_id,
+        snapshot=manifest.identity.hex(),
+        content=manifest.content.hex(),
+        workspace=spec.workspace,
+        source=spec.target.source(),
+        started=started,
+        ended=_now(),
+        outcome=counts.outcome,
+        flags={"changed": counts.changed, "vanished": counts.vanished},
+        counts={name: getattr(counts, name) for name in Counts.__slots__},
+        rules=spec.rules.described(),
+        policy_version=POLICY_VERSION,
+        helper_digest=payload.digest(),
+        labels=dict(spec.labels),
+        note=spec.note,
+        reused=reused,
+    )
+
+
+def _result(record: RefRecord, counts: Counts, wire: Wire, seconds: float) -> Capture:
+    return Capture(
+        snapshot=record.snapshot,
+        content=record.content,
+        ref=record.name,
+        workspace=record.workspace,
+        number=record.number,
+        outcome=record.outcome,
+        reused=record.reused,
+        created=record.ended,
+        source=record.source,
+        labels=record.labels,
+        note=record.note,
+        counts=counts,
+        wire=wire,
+        seconds=seconds,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

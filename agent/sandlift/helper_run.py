@@ -1,0 +1,237 @@
+"""One run of the helper over a transport: started, kept alive, listened to, and ended for good.
+
+The run owns the channel.  Whoever iterates `events` reads; other threads may `write`.  A thread of its own
+sends the heartbeat, so that neither a slow store nor a busy reader lets the helper believe that the host died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from sandlift import payload, session
+from sandlift.deadline import SLICE_S, Deadline
+from sandlift.errors import (
+    HelperCrashed,
+    HelperStart,
+    NoPython,
+    PythonOld,
+    RemoteProtocolError,
+    RootMissing,
+    RootNotDirectory,
+    RootUnreadable,
+    SandboxGone,
+    SandliftError,
+    StoreDamaged,
+    TargetFull,
+    TargetNotEmpty,
+    TargetUnusable,
+    Truncated,
+    UsageError,
+)
+from sandlift.limits import Limits
+from sandlift.model import Wire
+from sandlift.transports.base import Channel, Transport, harmless_text, last_line
+from sandlift_helper import wire
+
+log = logging.getLogger("sandlift.helper_run")
+
+READ_SIZE = 1 << 20
+HEARTBEATS_A_SILENCE = 6
+EXIT_WAIT_S = 2.0
+
+# What the helper's failure codes mean here; a code that is not in the table is a crash.
+FAILURES: dict[str, type[SandliftError]] = {
+    "root-missing": RootMissing,
+    "root-not-directory": RootNotDirectory,
+    "root-unreadable": RootUnreadable,
+    "target-not-empty": TargetNotEmpty,
+    "target-full": TargetFull,
+    "target-unusable": TargetUnusable,
+    "store-damaged": StoreDamaged,
+    "options": UsageError,
+    "protocol": RemoteProtocolError,
+}
+_HINTS = {
+    "root-missing": "check the path in the target; it is the path inside the sandbox",
+    "root-not-directory": "name the directory that holds the workspace",
+    "root-unreadable": "connect as a user who may read it",
+    "target-not-empty": "name a directory that does not exist yet, or an empty one",
+    "store-damaged": "sandlift verify shows what is damaged",
+    "target-full": "free some space, or restore to another file system",
+}
+
+
+class HelperRun:
+    """A helper that does one operation.  Use it as a context manager; leaving it ends the far process."""
+
+    def __init__(
+        self, transport: Transport, operation: str, *, limits: Limits, deadline: Deadline, python: str | None = None
+    ) -> None:
+        self.session = session.Session(operation, limits)
+        self.deadline = deadline
+        self.sent_bytes = self.received_bytes = 0
+        self.hello: session.Hello | None = None
+        self._transport = transport
+        self._limits = limits
+        self._python = python
+        self._channel: Channel | None = None
+        self._stop_heartbeat = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def start(self, request: Mapping[str, object]) -> None:
+        """Starts the helper and sends it its request.  Raises what the transport raises."""
+        if self._transport.name == "local" and self._python is not None:
+            argv = payload.local_argv(self._python)
+        else:
+            argv = payload.sandbox_argv(self._python)
+        self.deadline.check("starting the helper")
+        self._channel = self._transport.open(argv, deadline=self.deadline)
+        fields = {**request, "silence_ms": int(self._limits.silence_s * 1000)}
+        opening = payload.opening(self.session.nonce) + self.session.request(fields)
+        # A command that ends at once may refuse its input; why it ended is told when its output is read.
+        with contextlib.suppress(Truncated):
+            self.write(opening)
+        self._heart = threading.Thread(target=self._beat, name="sandlift-heartbeat", daemon=True)
+        self._heart.start()
+
+    def _beat(self) -> None:
+        while not self._stop_heartbeat.wait(self._limits.silence_s / HEARTBEATS_A_SILENCE):
+            try:
+                self.write(self.session.heartbeat())
+            except SandliftError:
+                # The reader meets the same end, and says why.
+                return
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Sends bytes to the helper.  Raises Truncated, SandboxGone, Interrupted."""
+        assert self._channel is not None
+        self._channel.write(data, self._limits.silence_s)
+        self.sent_bytes += len(data)
+
+    def grant(self, frames: int) -> None:
+        """Lets the helper send so many more content frames; a stream that has ended needs none."""
+        with contextlib.suppress(Truncated):
+            self.write(self.session.grant(frames))
+
+    @property
+    def wire(self) -> Wire:
+        """Bytes moved so far."""
+        return Wire(sent=self.sent_bytes, received=self.received_bytes)
+
+    def events(self) -> Iterator[session.Event]:
+        """Yields the events of the stream; the last one is its end.
+
+        Raises the error that a failure frame stands for, RemoteProtocolError, HostLimit, Truncated, SandboxGone,
+        an error of start or transport, Interrupted, DeadlineExceeded.
+        """
+        channel = self._channel
+        assert channel is not None
+        heard = time.monotonic()
+        while self.session.state is not session.State.ENDED:
+            self.deadline.check("waiting for the sandbox")
+            data = channel.read(READ_SIZE, self.deadline.slice_s())
+            if data is None:
+                if time.monotonic() - heard > self._limits.silence_s:
+                    raise SandboxGone(
+                        f"the sandbox has sent nothing for {self._limits.silence_s:g} s",
+                        hint="check whether it still runs",
+                        stderr=harmless_text(channel.stderr_tail()),
+                    )
+                continue
+            if not data:
+                raise self._cut_off(channel)
+            heard = time.monotonic()
+            self.received_bytes += len(data)
+            for event in self.session.receive(data):
+                if isinstance(event, session.Failure):
+                    raise self._failed(event)
+                if isinstance(event, session.Hello):
+                    self.hello = event
+                    log.debug("helper runs on Python %s", harmless_text(event.python.encode("utf-8", "surrogateescape")))
+                yield event
+        self._read_trailer(channel)
+
+    def _read_trailer(self, channel: Channel) -> None:
+        """Reads on until the far process has ended its output, but not for long: the end has come."""
+        until = time.monotonic() + EXIT_WAIT_S
+        while time.monotonic() < until:
+            self.deadline.check("waiting for the sandbox")
+            data = channel.read(READ_SIZE, SLICE_S)
+            if data == b"":
+                break
+            if data:
+                self.received_bytes += len(data)
+                self.session.receive(data)
+        self.session.ended()
+
+    def _failed(self, failure: session.Failure) -> SandliftError:
+        kind = FAILURES.get(failure.code, HelperCrashed)
+        message = harmless_text(failure.message.encode("utf-8", "surrogateescape"))
+        context: dict[str, object] = {}
+        if failure.report:
+            context["report"] = harmless_text(failure.report.encode("utf-8", "surrogateescape"))
+        return kind(message or "the helper failed", hint=_HINTS.get(failure.code, ""), **context)
+
+    def _cut_off(self, channel: Channel) -> SandliftError:
+        """Says why the output ended before the stream did."""
+        status = channel.wait(EXIT_WAIT_S)
+        stderr = harmless_text(channel.stderr_tail())
+        begun = self.session.state is not session.State.NOISE
+        if not begun:
+            if status == wire.EXIT_NO_PYTHON:
+                return NoPython(
+                    "the sandbox has no Python 3 that could be found",
+                    hint="install python3 there, or name one with --python",
+                    tried=list(payload.PYTHONS) if self._python is None else [self._python],
+                )
+            if status == wire.EXIT_PYTHON_OLD:
+                return PythonOld(
+                    "the sandbox has only a Python older than 3.6",
+                    hint="install a newer python3 there, or name one with --python",
+                )
+            if status == wire.EXIT_TERMINAL:
+                return HelperStart(
+                    "the command runs on a terminal, which would alter the stream",
+                    hint="leave out the option that asks for one, such as -t",
+                )
+        if (known := self._transport.explain(channel)) is not None:
+            return known
+        if begun:
+            return Truncated(
+                "the stream from the sandbox ended before its end" + (f": {last_line(stderr)}" if stderr else ""),
+                hint="nothing was stored; try again",
+                received_bytes=self.received_bytes,
+                stderr=stderr,
+                exit_status=status,
+            )
+        noise = harmless_text(self.session.unfinished_noise())
+        said = last_line(stderr) or last_line(noise)
+        return HelperStart(
+            f"the helper did not start in the sandbox (exit status {status})" + (f": {said}" if said else ""),
+            hint="-v shows what the sandbox printed",
+            stderr=stderr,
+            noise=noise,
+            exit_status=status,
+        )
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """Ends the far process and gives back threads and descriptors; may be called twice."""
+        self._stop_heartbeat.set()
+        if self._channel is not None:
+            self._channel.close(grace_s)
+        if self._heart is not None:
+            self._heart.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

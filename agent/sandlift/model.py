@@ -1,0 +1,166 @@
+"""The values that sandlift takes and gives: frozen, typed, the same for the library and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Outcome = Literal["complete", "incomplete"]
+
+POLICY_VERSION = 1
+"""The version of the capture policy: what is kept, what is left out, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a capture leaves out by the user's own wish; nothing by default."""
+
+    patterns: tuple[tuple[bytes, bytes], ...] = ()
+    """(line in gitignore's language, the place it came from), in order; the last match wins."""
+    paths: tuple[bytes, ...] = ()
+    """Literal paths below the root; never globs."""
+    caches: bool = False
+    """Leave out directories that a CACHEDIR.TAG marks."""
+    ignore_file: bool = True
+    """Read ``.sandliftignore`` at the root."""
+
+    def described(self) -> tuple[str, ...]:
+        """The rules as text, for the record of a capture."""
+        lines = [f"{_text(line)} ({_text(place)})" for line, place in self.patterns]
+        lines += [f"{_text(path)} (--exclude-path)" for path in self.paths]
+        if self.caches:
+            lines.append("CACHEDIR.TAG (--exclude-caches)")
+        return tuple(lines)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much a snapshot holds.  Files and links count names; bytes are apparent sizes, hard links once."""
+
+    directories: int = 0
+    files: int = 0
+    links: int = 0
+    bytes: int = 0
+    excluded: int = 0
+    """Left out by policy, or lost."""
+    lost: int = 0
+    changed: int = 0
+    vanished: int = 0
+
+    @property
+    def outcome(self) -> Outcome:
+        """Incomplete when something was lost; what changed or vanished does not count."""
+        return "incomplete" if self.lost else "complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """Bytes that a run moved over the transport."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """What a capture gave."""
+
+    snapshot: str
+    """The snapshot's identity, 64 hex digits."""
+    content: str
+    """Digest of paths, kinds, execute bits, bytes and link texts alone: equal on any sandbox."""
+    ref: str
+    workspace: str
+    number: int
+    outcome: Outcome
+    reused: bool
+    """Whether the store had this snapshot before."""
+    created: str
+    """RFC 3339 in UTC."""
+    source: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    counts: Counts
+    wire: Wire
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreCounts:
+    """How many entries a restore created, replaced, removed and left as they were."""
+
+    created: int = 0
+    replaced: int = 0
+    removed: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """What a restore did."""
+
+    ref: str | None
+    """The name of the capture, or None when the snapshot was named by its identity."""
+    snapshot: str
+    target: str
+    mode: Literal["new"] = "new"
+    outcome: Outcome
+    """The restored snapshot's own outcome."""
+    counts: RestoreCounts
+    copied: int = 0
+    """Hard links that became copies because the target has none."""
+    excluded: int = 0
+    """Rows that the capture had left out, and that are not there now."""
+    wire: Wire
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a capture would find in a sandbox."""
+
+    target: str
+    python_path: str
+    python_version: str
+    codecs: tuple[str, ...]
+    root: bytes
+    filesystem: str
+    entries: int
+    largest: tuple[tuple[bytes, int], ...]
+    """(path, size in bytes), largest first."""
+    would_exclude: Mapping[str, int]
+    """Reason to number of entries, for what policy leaves out."""
+    would_lose: Mapping[str, int]
+    """Reason to number of entries, for what would be lost."""
+    noise: bytes
+    """What the sandbox printed before the stream."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One step of a run, for whoever watches it.
+
+    ``phase`` is connect, scan, read, store, plan, write, or the last one, end.  Counts are so far, totals None
+    while they are unknown; ``rate`` is content bytes a second since the phase began.
+    """
+
+    kind: Literal["progress", "warning", "end"]
+    phase: str
+    seconds: float
+    """Since the run began."""
+    entries: int = 0
+    bytes: int = 0
+    total_entries: int | None = None
+    total_bytes: int | None = None
+    rate: float = 0.0
+    message: str = ""
+    detail: str = ""
+    """Longer text that a warning is about: lines that the sandbox printed, without control characters."""
+    durations: Mapping[str, float] = field(default_factory=dict)
+    """Phase to seconds, in the end event."""

@@ -1,0 +1,119 @@
+"""What is sent into a sandbox: the bundle of the helper's modules, its digest, and the command that starts it.
+
+Nothing is written there and nothing stays.  The command line holds only the start text, which reads a
+length and that many bytes from standard input, and runs them: the stage.  The stage reads the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from functools import cache
+from importlib import resources
+
+import sandlift_helper
+from sandlift_helper import wire
+
+# The interpreters that are tried, in order: the system's own first, since version managers' shims cost time.
+PYTHONS = (
+    "/usr/bin/python3",
+    "python3",
+    "python",
+    *(f"python3.{minor}" for minor in range(13, 5, -1)),
+    "/usr/libexec/platform-python",
+)
+
+# Holds no quote, backslash, dollar or exclamation mark, so it survives every login shell.  A buffer of one byte
+# reads exactly what is asked for, so the rest of the input stays for the stage and the helper.
+START = (
+    "import io,sys;sys.version_info<(3,6) and sys.exit(%d);sys.stdin.isatty() and sys.exit(%d);"
+    "r=io.BufferedReader(io.FileIO(0,closefd=0),1);n=int(r.readline() or 0);s=r.read(n);"
+    "sys.exit(%d) if len(s)<n or n<1 else exec(s)"
+) % (wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
+
+_QUOTES = '"""'
+PYTHON_OPTIONS = ("-I", "-S", "-c")
+
+
+def without_prose(source: str) -> str:
+    """Returns the source of one of our modules with comment lines and docstrings blanked; lines keep their numbers.
+
+    Prose is a third of the bundle, and no sandbox reads it.  A docstring becomes ``0``, so that a body which
+    is nothing but a docstring stays one.  It relies on how these modules are written: triple quotes begin a
+    line and are docstrings only.  A test compares the syntax trees.
+    """
+    lines = []
+    inside = False
+    for line in source.split("\n"):
+        text = line.strip()
+        if inside:
+            inside = not text.endswith(_QUOTES)
+            line = ""
+        elif text.startswith(_QUOTES):
+            inside = text == _QUOTES or not text.endswith(_QUOTES)
+            line = line[: line.index(_QUOTES)] + "0"
+        elif text.startswith("#"):
+            line = ""
+        lines.append(line)
+    return "\n".join(lines)
+
+
+@cache
+def sources() -> dict[str, bytes]:
+    """Returns the source of each module of the bundle by its name below the package; the package's own is ``""``."""
+    package = resources.files(sandlift_helper)
+    names = {"": "__init__.py", **{f".{name}": f"{name}.py" for name in sandlift_helper.MODULES}}
+    return {
+        name: without_prose(package.joinpath(file).read_text(encoding="utf-8")).encode() for name, file in names.items()
+    }
+
+
+def stage() -> bytes:
+    """Returns the source of the stage."""
+    return without_prose(resources.files(sandlift_helper).joinpath("_stage.py").read_text(encoding="utf-8")).encode()
+
+
+@cache
+def bundle() -> bytes:
+    """Returns the compressed modules in the form that the stage reads."""
+    plain = b"".join(b"%s\0%d\0%s" % (name.encode(), len(text), text) for name, text in sources().items())
+    return zlib.compress(plain, 9)
+
+
+@cache
+def digest() -> str:
+    """Returns the SHA-256 (hex) of everything that runs in the sandbox.
+
+    It covers the sources rather than their compressed form, which differs among builds of zlib.
+    """
+    summed = hashlib.sha256(START.encode() + b"\0" + stage())
+    for name, text in sources().items():
+        summed.update(b"\0%s\0%d\0" % (name.encode(), len(text)))
+        summed.update(text)
+    return summed.hexdigest()
+
+
+def opening(nonce: bytes) -> bytes:
+    """Returns the bytes that start the helper: stage, then bundle; frames follow."""
+    text, modules = stage(), bundle()
+    return b"%d\n%s%d %s\n%s" % (len(text), text, len(modules), nonce.hex().encode(), modules)
+
+
+def local_argv(python: str) -> list[str]:
+    """Returns the command that starts the helper on this machine."""
+    return [python, *PYTHON_OPTIONS, START]
+
+
+def sandbox_argv(python: str | None = None) -> list[str]:
+    """Returns the command that finds a Python in a sandbox and starts the helper on it.
+
+    One ``sh`` script, without quotes of its own: it tries each interpreter, and goes on to the next where one
+    is missing (126, 127), too old (96), or so old that it does not know the options (2).
+    """
+    names = " ".join([python] if python else PYTHONS)
+    script = (
+        "o=0; for p in %s; do command -v $p >/dev/null 2>&1 || continue; "
+        '$p %s "%s"; s=$?; case $s in 2|%d) o=1;; 126|127) ;; *) exit $s;; esac; done; '
+        "test $o = 1 && exit %d; exit %d"
+    ) % (names, " ".join(PYTHON_OPTIONS), START, wire.EXIT_PYTHON_OLD, wire.EXIT_PYTHON_OLD, wire.EXIT_NO_PYTHON)
+    return ["sh", "-c", script]

@@ -1,0 +1,268 @@
+"""From the sandbox's claims to an accepted manifest, or to a refusal that lists what is wrong.
+
+All segments of a stream are joined, sorted and numbered into the canonical form, and judged as a whole.  What
+the checks find is gathered, at most `ISSUES_MAX` lines, and raised once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
+
+from sandlift.errors import HostLimit, InvalidManifest
+from sandlift.limits import Limits
+from sandlift.manifest import Manifest, number_groups, split_digests
+from sandlift_helper import links, table
+from sandlift_helper.table import Segment
+from sandlift_helper.wire import BLOCK_MAX
+
+ISSUES_MAX = 20
+
+# Rows that may name a directory which is kept: it was not descended, or not wholly.
+_KEPT_DIRECTORY_REASONS = frozenset((table.MOUNT, table.UNREADABLE, table.IO_ERROR, table.LIMIT))
+_KIND_OF_REASON = {
+    table.OUTSIDE_LINK: table.LINK,
+    table.REASON_FIFO: table.FIFO,
+    table.REASON_SOCKET: table.SOCKET,
+    table.REASON_CHAR_DEVICE: table.CHAR_DEVICE,
+    table.REASON_BLOCK_DEVICE: table.BLOCK_DEVICE,
+    table.WHITEOUT: table.CHAR_DEVICE,
+    table.MOUNT: table.DIRECTORY,
+    table.OWN: table.DIRECTORY,
+}
+_NULL = bytes(32)
+
+
+def shown(path: bytes) -> str:
+    """Returns a path for a message: control characters and what is no text are escaped."""
+    return ascii(path.decode("utf-8", "backslashreplace"))[1:-1][:200]
+
+
+class Gathering:
+    """Takes the segments of one stream as they come, within the limits, and accepts them in the end."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._rows = Segment()
+        self._bytes = 0
+
+    def add(self, decoded: memoryview) -> None:
+        """Adds one segment.  Raises InvalidManifest, HostLimit."""
+        self._bytes += len(decoded)
+        if self._bytes > self._limits.manifest_bytes:
+            raise _over("manifest_bytes", self._limits.manifest_bytes, self._bytes)
+        try:
+            segment = table.decode(decoded)
+        except ValueError as error:
+            raise InvalidManifest(f"a segment of the manifest cannot be read: {error}") from None
+        if segment.root is not None and self._rows.root is not None:
+            raise InvalidManifest("the manifest has two roots")
+        for paths in (segment.paths, segment.excluded_paths, segment.flag_paths):
+            if not _is_rising(paths):
+                raise InvalidManifest("a segment of the manifest is not sorted, or names a path twice")
+        self._rows.extend(segment)
+        for paths in (self._rows.paths, self._rows.excluded_paths, self._rows.flag_paths):
+            if len(paths) > self._limits.entries:
+                raise _over("entries", self._limits.entries, len(paths))
+
+    def accept(self, sent: Mapping[bytes, int]) -> Manifest:
+        """Returns the manifest.  *sent* gives the size of each block that came, by its digest.
+
+        Raises InvalidManifest with all issues, HostLimit.
+        """
+        rows = self._rows
+        orphans = set(split_digests(rows.orphans))
+        rows.orphans = bytearray()
+        rows.sort()
+        rows.groups = number_groups(rows.groups)
+        issues = _Issues()
+        if rows.root is None or rows.root.mode > 0o7777:
+            issues.add("the manifest has no root")
+        check_limits(rows, self._limits)
+        directories = _check_paths(rows, issues)
+        _check_links(rows, issues)
+        _check_files(rows, issues, sent)
+        _check_excluded(rows, issues, directories)
+        _check_flags(rows, issues, directories)
+        stray = sent.keys() - set(split_digests(rows.digests)) - orphans
+        if stray:
+            issues.add(f"{len(stray)} blocks were sent that nothing names")
+        issues.raise_if_any()
+        return Manifest(rows)
+
+
+class _Issues:
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._count = 0
+
+    def add(self, line: str) -> None:
+        self._count += 1
+        if self._count <= ISSUES_MAX:
+            self._lines.append(line)
+
+    def raise_if_any(self) -> None:
+        if self._count:
+            more = f" (and {self._count - 1} more)" if self._count > 1 else ""
+            raise InvalidManifest(
+                f"the sandbox's manifest is not valid: {self._lines[0]}{more}", issues=tuple(self._lines)
+            )
+
+
+def _over(name: str, allowed: int, found: int) -> HostLimit:
+    return HostLimit(
+        f"the sandbox's stream exceeds the limit {name}: {found}, allowed are {allowed}",
+        hint="its helper was told the limit, so it is not to be trusted",
+        limit=name,
+        allowed=allowed,
+        found=found,
+    )
+
+
+def check_limits(rows: Segment, limits: Limits) -> None:
+    """Raises HostLimit for the first row that exceeds a limit of the request."""
+    path_bytes = max(limits.path_bytes, 255)
+    for paths in (rows.paths, rows.excluded_paths, rows.flag_paths):
+        longest = max(map(len, paths), default=0)
+        if longest > path_bytes:
+            raise _over("path_bytes", path_bytes, longest)
+    deepest = max((path.count(b"/") for path in rows.paths), default=0)
+    if deepest > limits.depth:
+        raise _over("depth", limits.depth, deepest)
+    longest = max(map(len, rows.details), default=0)
+    if longest > path_bytes + 4096:
+        raise _over("path_bytes", path_bytes, longest)
+    largest = max(rows.sizes, default=0)
+    if largest > limits.file_bytes:
+        raise _over("file_bytes", limits.file_bytes, largest)
+    # The limit is for a text as it was found; one that was rebased may be as long as Linux takes.
+    found = (original or text for text, original in zip(rows.texts, rows.originals, strict=True))
+    for texts, allowed in ((found, min(limits.link_text_bytes, links.TEXT_MAX)), (iter(rows.texts), links.TEXT_MAX)):
+        longest = max(map(len, texts), default=0)
+        if longest > allowed:
+            raise _over("link_text_bytes", allowed, longest)
+
+
+def _is_rising(paths: list[bytes]) -> bool:
+    keys = [table.sort_key(path) for path in paths]
+    return all(first < second for first, second in pairwise(keys))
+
+
+def _bad_components(path: bytes) -> bool:
+    wrapped = b"/" + path + b"/"
+    return b"//" in wrapped or b"/./" in wrapped or b"/../" in wrapped or b"\0" in path
+
+
+def _check_paths(rows: Segment, issues: _Issues) -> Collection[bytes]:
+    """Checks names, order and parents of entries; returns the set of directories, the root included."""
+    directories = {path for path, kind in zip(rows.paths, rows.kinds, strict=True) if kind == table.DIRECTORY}
+    directories.add(b"")
+    if not _is_rising(rows.paths):
+        issues.add("two entries have the same path")
+    for path in rows.paths:
+        if _bad_components(path):
+            issues.add(f"an entry's path is not allowed: {shown(path)}")
+        elif path.rpartition(b"/")[0] not in directories:
+            issues.add(f"an entry's parent is no directory of the manifest: {shown(path)}")
+    if max(rows.modes, default=0) > 0o7777:
+        issues.add("an entry's mode has more than twelve bits")
+    return directories
+
+
+def _check_links(rows: Segment, issues: _Issues) -> None:
+    paths = [path for path, kind in zip(rows.paths, rows.kinds, strict=True) if kind == table.LINK]
+    for path, text, original in zip(paths, rows.texts, rows.originals, strict=True):
+        if not text or text.startswith(b"/"):
+            issues.add(f"a link's text is empty or absolute: {shown(path)}")
+        if original and (not original.startswith(b"/") or len(original) > links.TEXT_MAX):
+            issues.add(f"a link's original text is not absolute: {shown(path)}")
+    for path, inside in zip(paths, links.judge(paths, rows.texts), strict=True):
+        if not inside:
+            issues.add(f"a link leaves the workspace: {shown(path)}")
+
+
+def _check_files(rows: Segment, issues: _Issues, sent: Mapping[bytes, int]) -> None:
+    digests = list(split_digests(rows.digests))
+    first_of_group: dict[int, int] = {}
+    columns = zip(rows.kinds, rows.sizes, rows.groups, rows.contents(), strict=True)
+    for row, (kind, size, group, (digest, position, count)) in enumerate(columns):
+        # Nearly every file: one block, as large as the file.
+        if kind == table.FILE and count == 1 and not group and position < 0 and sent.get(digests[digest]) == size:
+            continue
+        if kind != table.FILE:
+            if size or group or count:
+                issues.add(f"an entry that is no file has content: {shown(rows.paths[row])}")
+            continue
+        if group and first_of_group.setdefault(group, row) != row:
+            if count or _metadata(rows, row) != _metadata(rows, first_of_group[group]):
+                issues.add(f"a hard link differs from the first name of its file: {shown(rows.paths[row])}")
+            continue
+        blocks = table.block_count(size)
+        if count > blocks:
+            issues.add(f"a file has more blocks than its size allows: {shown(rows.paths[row])}")
+            continue
+        places = rows.positions[position : position + count] if position >= 0 else range(count)
+        if position >= 0 and not _is_rising_below(places, blocks):
+            issues.add(f"a file's block positions are not allowed: {shown(rows.paths[row])}")
+            continue
+        for index, place in enumerate(places):
+            name = digests[digest + index]
+            if sent.get(name) != min(BLOCK_MAX, size - place * BLOCK_MAX):
+                found = "was never sent" if name not in sent else "has another size"
+                issues.add(f"a block of a file {found}: {shown(rows.paths[row])}")
+                break
+
+
+def _metadata(rows: Segment, row: int) -> tuple[int, ...]:
+    return rows.modes[row], rows.mtimes_ns[row], rows.uids[row], rows.gids[row], rows.sizes[row]
+
+
+def _is_rising_below(places: array[int] | range, end: int) -> bool:
+    last = -1
+    for place in places:
+        if place <= last:
+            return False
+        last = place
+    return last < end
+
+
+def _check_excluded(rows: Segment, issues: _Issues, directories: Collection[bytes]) -> None:
+    kinds = dict(zip(rows.paths, rows.kinds, strict=True))
+    changed = {path for path, flag in zip(rows.flag_paths, rows.flags, strict=True) if flag == table.CHANGED}
+    if not _is_rising(rows.excluded_paths):
+        issues.add("two excluded rows have the same path")
+    for path, kind, reason in _excluded(rows):
+        if _bad_components(path) or path.rpartition(b"/")[0] not in directories:
+            issues.add(f"an excluded row's path is not allowed: {shown(path)}")
+        elif kind > table.UNKNOWN or reason not in table.REASON_NAMES:
+            issues.add(f"an excluded row's kind or reason is unknown: {shown(path)}")
+        elif _KIND_OF_REASON.get(reason, kind) != kind:
+            issues.add(f"an excluded row's kind does not fit its reason: {shown(path)}")
+        elif path in kinds and not _may_be_kept(kinds[path], kind, reason, path in changed):
+            issues.add(f"an excluded row names an entry: {shown(path)}")
+
+
+def _may_be_kept(entry_kind: int, kind: int, reason: int, changed: bool) -> bool:
+    if entry_kind == kind == table.DIRECTORY:
+        return reason in _KEPT_DIRECTORY_REASONS
+    return entry_kind == kind == table.FILE and reason == table.UNSTABLE and changed
+
+
+def _excluded(rows: Segment) -> Iterator[tuple[bytes, int, int]]:
+    return zip(rows.excluded_paths, rows.excluded_kinds, rows.excluded_reasons, strict=True)
+
+
+def _check_flags(rows: Segment, issues: _Issues, directories: Collection[bytes]) -> None:
+    kinds = dict(zip(rows.paths, rows.kinds, strict=True))
+    excluded = set(rows.excluded_paths)
+    if not _is_rising(rows.flag_paths):
+        issues.add("two flags have the same path")
+    for path, flag in zip(rows.flag_paths, rows.flags, strict=True):
+        if flag == table.CHANGED:
+            if kinds.get(path) != table.FILE:
+                issues.add(f"a changed file is no file of the manifest: {shown(path)}")
+        elif flag != table.VANISHED:
+            issues.add(f"a flag is unknown: {shown(path)}")
+        elif path in kinds or path in excluded or _bad_components(path) or path.rpartition(b"/")[0] not in directories:
+            issues.add(f"a vanished path is not allowed: {shown(path)}")
