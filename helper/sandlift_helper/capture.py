@@ -121,7 +121,10 @@ def read_rules(request: Request, root_fd: int) -> "Rules | None":
     patterns = patterns + request.patterns
     if not patterns and not request.literals:
         return None
-    return compile_rules(patterns, request.literals)
+    try:
+        return compile_rules(patterns, request.literals)
+    except ValueError as error:
+        raise Failure("options", "a path to exclude is not below the root: %s" % error)
 
 
 def _read_text(fd: int) -> bytes:
