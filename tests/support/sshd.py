@@ -234,7 +234,7 @@ def client_options(key_file: str, known_hosts_file: str) -> tuple[str, ...]:
 def make_key(path: Path, key_type: str, *, passphrase: str = "") -> None:
     """Make a key pair with ssh-keygen; RSA keys have 2,048 bits, for speed."""
     bits = ["-b", "2048"] if key_type == "rsa" else []
-    words = ["ssh-keygen", "-q", "-t", key_type, *bits, "-N", passphrase, "-C", "test", "-f", str(path)]
+    words = ["ssh-keygen", "-q", "-t", key_type, *bits, "-N", passphrase, "-C", "test", "-a", "1", "-f", str(path)]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
 
 

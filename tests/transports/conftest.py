@@ -18,7 +18,8 @@ pytest.register_assert_rewrite("transports.contract")
 def sshd() -> Iterator[Sshd]:
     """One OpenSSH server for all tests that do not change it."""
     require("sshd", "ssh", "ssh-keygen")
-    with Sshd() as server:
+    # A key exchange without the costly post-quantum part: there are some hundred logins.
+    with Sshd(config=["KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org"]) as server:
         yield server
 
 

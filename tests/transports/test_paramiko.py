@@ -233,6 +233,18 @@ def test_paramiko_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'sandlift[ssh]'" in caught.value.hint
 
 
+def test_no_algorithm_in_common() -> None:
+    """A handshake that fails half-way leaves no timer behind."""
+    require("sshd", "ssh-keygen")
+    with Sshd(config=["Ciphers chacha20-poly1305@openssh.com"]) as server:
+        before = traces()
+        error = failure(paramiko_to(server))
+        assert type(error) is Unreachable
+        assert "algorithm" in str(error)
+        assert "ssh://" in error.hint
+        assert settles(lambda: traces() == before, 1), (before, traces())
+
+
 def test_more_sessions_than_the_server_allows() -> None:
     require("sshd", "ssh-keygen")
     with Sshd(max_sessions=1) as server, contextlib.closing(paramiko_to(server)) as transport:

@@ -298,6 +298,8 @@ class ParamikoTransport:
             connection.sock.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(Exception):
             connection.close()
+        # paramiko forgets the timer of a handshake that failed; its thread would hold up the interpreter's end.
+        connection.packetizer.complete_handshake()
         with contextlib.suppress(OSError):
             connection.sock.close()
         if connection.is_alive() and connection is not threading.current_thread():
