@@ -19,6 +19,7 @@ MODULES = (
     "workers",
     "scan",
     "blocks",
+    "reading",
     "capture",
     "survey",
     "staging",

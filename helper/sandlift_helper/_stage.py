@@ -19,9 +19,9 @@ def stage(r: "BufferedReader") -> None:
     # Until the helper's own watch begins: a host that stops in the middle must not leave this process behind.
     signal.alarm(60)
     head = r.readline().split()
-    size = int(head[0])
+    size = int(head[0]) if len(head) == 2 else 0
     bundle = r.read(size)
-    if len(bundle) < size:
+    if len(bundle) < size or not size:
         sys.exit(95)
     bundle = zlib.decompress(bundle)
     sources = {}
@@ -30,12 +30,16 @@ def stage(r: "BufferedReader") -> None:
         sources["sandlift_helper" + name.decode()] = bundle[: int(length)].decode()
         bundle = bundle[int(length) :]
 
+    def place(name: str) -> str:
+        # linecache takes a name in brackets alone for one that has no source.
+        return "<%s>.py" % name
+
     class Finder:
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> object:
             if name not in sources:
                 return None
-            return spec_class(name, Finder, origin="<%s>" % name, is_package=name == "sandlift_helper")
+            return spec_class(name, Finder, origin=place(name), is_package=name == "sandlift_helper")
 
         @staticmethod
         def create_module(spec: object) -> None:
@@ -44,7 +48,7 @@ def stage(r: "BufferedReader") -> None:
         @staticmethod
         def exec_module(module: "ModuleType") -> None:
             name = module.__name__
-            module.__file__ = "<%s>" % name
+            module.__file__ = place(name)
             exec(compile(sources[name], module.__file__, "exec"), module.__dict__)
 
         @staticmethod

@@ -219,7 +219,11 @@ class _Tree:
     def _finish_root(self, keep: "os.stat_result | None") -> None:
         if keep is not None:
             if (keep.st_uid, keep.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(self._root_fd, keep.st_uid, keep.st_gid)
+                try:
+                    os.fchown(self._root_fd, keep.st_uid, keep.st_gid)
+                except PermissionError:
+                    # Who may exchange somebody else's directory cannot make him the owner of the new one.
+                    pass
             os.fchmod(self._root_fd, keep.st_mode & 0o7777)
             os.utime(self._root_fd, ns=(keep.st_atime_ns, keep.st_mtime_ns))
         elif self._rows.root is not None:

@@ -20,6 +20,8 @@ if MYPY:
     from collections.abc import Callable
 
 TRIES = 3
+# Slots of 16 bytes; sparse files can make the number of possible blocks exceed any memory.
+SEEN_SLOTS_MAX = 1 << 24
 UNIT_FILES_MAX = 2048
 
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -38,7 +40,7 @@ class Seen:
     def __init__(self, blocks: int) -> None:
         import mmap
 
-        self._slots = 1 << max(10, (2 * blocks + 1023).bit_length())
+        self._slots = min(1 << max(10, (2 * blocks + 1023).bit_length()), SEEN_SLOTS_MAX)
         self._cells: "mmap.mmap" = mmap.mmap(-1, 16 * self._slots)
 
     def add(self, digest: bytes) -> bool:
@@ -68,6 +70,8 @@ class Unstable(Exception):
 
 class _Content:
     """What one reading of a file gave."""
+
+    __slots__ = ("size", "digests", "positions")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -129,6 +133,41 @@ class Cutter:
         self.flush()
         return segment
 
+    def cut_span(self, row: int, first: int, count: int) -> "tuple[bool, table.Segment]":
+        """Reads *count* blocks of one file from block *first* on, and sends them.
+
+        Returns whether the file was as the scan saw it, before and after, and a row of the blocks found, all
+        with their positions.  They were sent, so they must be named even if the file was not.
+        """
+        content = _Content(0)
+        sound = False
+        try:
+            directory, _, name = self._files.paths[row].rpartition(b"/")
+            fd = self._open(directory, name)
+        except (FileNotFoundError, Unstable):
+            fd = -1
+        if fd >= 0:
+            try:
+                stamp = self._files.stamp(row)
+                start = first * wire.BLOCK_MAX
+                stop = min(stamp[0], start + count * wire.BLOCK_MAX)
+                if _stamp(os.fstat(fd)) == stamp:
+                    os.lseek(fd, start, os.SEEK_SET)
+                    self._read_blocks(fd, start, stop, False, content)
+                    sound = content.size == stop and _stamp(os.fstat(fd)) == stamp
+                    self.bytes += content.size - start
+            except OSError:
+                pass
+            finally:
+                os.close(fd)
+        self.flush()
+        self._for_file.clear()
+        span = table.Segment()
+        # One byte over the blocks found makes the row one with holes, so that it takes their positions.
+        size = (len(content.digests) + 1) * wire.BLOCK_MAX
+        span.add_file(b"", 0, 0, 0, 0, size, 0, content.digests, content.positions)
+        return sound, span
+
     def flush(self) -> None:
         """Sends the run that has begun."""
         if not self._fill:
@@ -144,7 +183,7 @@ class Cutter:
     def _cut_file(self, names: "list[int]", segment: table.Segment) -> None:
         """Reads one file by the first of its names that can be opened, and what its other names are by now."""
         files = self._files
-        named: "set[bytes]" = set()
+        named: "list[bytes]" = []
         while names:
             path = files.paths[names[0]]
             try:
@@ -161,12 +200,12 @@ class Cutter:
                 segment.flag(path, table.CHANGED)
             if trouble == table.UNSTABLE:
                 segment.exclude(path, table.FILE, table.UNSTABLE, b"changed while it was read")
-            same, names = self._split_names(names, status)
+            same, names = self._split_names(names, status) if len(names) > 1 else (names, [])
             self._add_names(same, status, content, segment)
-            named.update(content.digests)
-        if not self._for_file <= named:
-            segment.orphans += b"".join(sorted(self._for_file - named))
-        self._for_file.clear()
+            named += content.digests
+        if self._for_file:
+            segment.orphans += b"".join(sorted(self._for_file.difference(named)))
+            self._for_file.clear()
 
     def _split_names(self, names: "list[int]", status: os.stat_result) -> "tuple[list[int], list[int]]":
         """Returns the names of the file with this status, the first one among them, and the others."""
@@ -208,13 +247,11 @@ class Cutter:
         for attempt in range(1, TRIES + 1):
             fd = self._open(directory, name)
             try:
-                # The first time, the scan's own look is the one before; one look after the reading proves both.
-                stamp = self._files.stamp(row)
-                before = None
-                if attempt > 1 or stamp[0] > wire.BLOCK_MAX:
-                    before = os.fstat(fd)
-                    self._check_kind(before)
-                    stamp = _stamp(before) if attempt > 1 else stamp
+                # Before anything is read: what stands in a pipe's place would be gone from it.
+                before = os.fstat(fd)
+                self._check_kind(before)
+                # The first time, the scan's own look is the one before.
+                stamp = self._files.stamp(row) if attempt == 1 else _stamp(before)
                 content = self._read_content(fd, stamp[0], before)
                 after = os.fstat(fd)
             except OSError as error:
@@ -222,10 +259,8 @@ class Cutter:
             finally:
                 os.close(fd)
             self.bytes += content.size
-            self._check_kind(after)
             if content.size == stamp[0] and _stamp(after) == stamp:
                 return after, content, 0
-        assert before is not None
         grew = after.st_size > before.st_size and content.size == before.st_size
         return before, content, table.CHANGED if grew else table.UNSTABLE
 
@@ -247,26 +282,30 @@ class Cutter:
         if status.st_size > self._file_bytes_max:
             raise Unstable(table.TOO_LARGE, b"%d bytes" % status.st_size)
 
-    def _read_content(self, fd: int, size: int, status: "os.stat_result | None") -> _Content:
+    def _read_content(self, fd: int, size: int, status: os.stat_result) -> _Content:
         """Reads the first *size* bytes of the file, or as many as it has; skips holes if *status* shows any."""
         content = _Content(size)
-        sparse = _SEEK_DATA is not None and status is not None and status.st_blocks * 512 < size
-        position = 0
-        while position < size:
+        sparse = _SEEK_DATA is not None and status.st_blocks * 512 < size
+        self._read_blocks(fd, 0, size, sparse, content)
+        return content
+
+    def _read_blocks(self, fd: int, position: int, stop: int, sparse: bool, content: _Content) -> None:
+        """Reads from *position* up to *stop*; ``content.size`` is then where the reading ended."""
+        content.size = stop
+        while position < stop:
             if sparse:
-                start = _next_data(fd, position, size)
-                if start >= size:
+                start = _next_data(fd, position, stop)
+                if start >= stop:
                     break
                 if start > position:
                     position = start - start % wire.BLOCK_MAX
                     os.lseek(fd, position, os.SEEK_SET)
-            wanted = min(wire.BLOCK_MAX, size - position)
+            wanted = min(wire.BLOCK_MAX, stop - position)
             got = self._read_block(fd, wanted, position // wire.BLOCK_MAX, content)
             if got < wanted:
                 content.size = position + got
-                break
+                return
             position += wanted
-        return content
 
     def _read_block(self, fd: int, wanted: int, index: int, content: _Content) -> int:
         """Reads one block into the run; returns how many bytes the file still had."""
@@ -304,30 +343,3 @@ def _next_data(fd: int, position: int, size: int) -> int:
             return size
         os.lseek(fd, position, os.SEEK_SET)
         return position
-
-
-def units(files: Files) -> "list[list[int]]":
-    """Deals the files out in pieces of work: small files by about 1 MiB, then each larger one, by rising size.
-
-    A hard-link group appears once, by the row of its first name.
-    """
-    small: "list[list[int]]" = []
-    large: "list[int]" = []
-    unit: "list[int]" = []
-    unit_size = 0
-    for row, size in enumerate(files.sizes):
-        group = files.groups[row]
-        if group and files.members[group][0] != row:
-            continue
-        if size > wire.BLOCK_MAX:
-            large.append(row)
-            continue
-        unit.append(row)
-        unit_size += members.HEADER_SIZE + members.padded(size)
-        if unit_size >= wire.RUN_TARGET or len(unit) >= UNIT_FILES_MAX:
-            small.append(unit)
-            unit, unit_size = [], 0
-    if unit:
-        small.append(unit)
-    large.sort(key=lambda row: files.sizes[row])
-    return small + [[row] for row in large]

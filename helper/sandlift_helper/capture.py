@@ -5,21 +5,18 @@ blocks are sent, small ones before large ones.  So whatever arrives before a bre
 """
 
 import os
-import struct
 import time
 
 from sandlift_helper import links, table, wire
-from sandlift_helper.blocks import Cutter, Seen, units
-from sandlift_helper.channel import Channel, Failure, Token
+from sandlift_helper.channel import Channel, Failure
 from sandlift_helper.codec import Packer, load_zstd
 from sandlift_helper.ignore import compile_rules, parse_lines
 from sandlift_helper.mounts import read_mounts
+from sandlift_helper.reading import Reading
 from sandlift_helper.scan import Limits, Scan, clean_mode
-from sandlift_helper.workers import WORKERS_MAX, Workers, usable_cores
 
 MYPY = False
 if MYPY:
-    from collections.abc import Callable, Iterator
     from typing import TypeVar
 
     from sandlift_helper.ignore import Rules
@@ -33,12 +30,6 @@ IGNORE_FILE_MAX = 1 << 20
 # A segment is sent once it has about this many bytes, or has waited this long.
 SEGMENT_TARGET = 4 << 20
 SEGMENT_INTERVAL_S = 1.0
-
-# Below this many bytes of content a second process costs more than it saves.
-FORK_BYTES_MIN = 2 << 20
-
-# Frames, blocks and bytes read, before the encoded rows of a unit.
-_COUNTS = struct.Struct("<IIQ")
 
 
 class Request:
@@ -229,21 +220,16 @@ def capture(channel: Channel, message: "dict[str, object]") -> None:
     codec = choose_codec(request.codecs)
     segments = Segments(channel, Packer(codec))
     _send_first(segments, scan, kept)
-    done = {"files": 0, "frames": 0, "blocks": 0, "bytes": 0}
+    reading = Reading(channel, root_fd, scan, codec, request.limits.file_bytes)
+    done = reading.done
     totals = {"total_files": len(scan.files.paths), "total_bytes": scan.bytes}
-    for result in _cut_all(channel, root_fd, scan, codec, request.limits.file_bytes):
-        if result:
-            frames, blocks, size = _COUNTS.unpack_from(result)
-            rows = table.decode(memoryview(result)[_COUNTS.size :])
+    for rows in reading.rows():
+        if rows is not None:
             segments.rows.extend(rows)
-            done["files"] += len(rows)
-            done["frames"] += frames
-            done["blocks"] += blocks
-            done["bytes"] += size
         segments.send_if_due()
-        channel.progress("read", files=done["files"], bytes=done["bytes"], **totals)
+        channel.progress("read", files=done.files, bytes=done.bytes, **totals)
     segments.send()
-    channel.end(frames=done["frames"], blocks=done["blocks"])
+    channel.end(frames=done.frames, blocks=done.blocks)
 
 
 def _send_first(segments: Segments, scan: Scan, kept: "list[KeptLink]") -> None:
@@ -270,78 +256,3 @@ def _send_first(segments: Segments, scan: Scan, kept: "list[KeptLink]") -> None:
         segments.rows.flag(path, flag)
         segments.send_if_full()
     segments.send()
-
-
-def _cut_all(channel: Channel, root_fd: int, scan: Scan, codec: int, file_bytes_max: int) -> "Iterator[bytes]":
-    """Reads all files, in several processes where that pays; yields the result of each unit, or nothing for a while."""
-    work = units(scan.files)
-    seen = Seen(scan.bytes // wire.BLOCK_MAX + len(scan.files.paths))
-    count = min(WORKERS_MAX, usable_cores()) if scan.bytes >= FORK_BYTES_MIN else 1
-
-    def cutter(send: "Callable[[memoryview], None]") -> Cutter:
-        return Cutter(root_fd, scan.files, seen, Packer(codec), file_bytes_max, send)
-
-    if count < 2 or not hasattr(os, "fork"):
-
-        def send(frame: memoryview) -> None:
-            channel.spend_credit()
-            channel.write(frame)
-
-        alone = cutter(send)
-        for unit in work:
-            yield _cut_unit(alone, unit)
-        return
-    units_fd, units_in = os.pipe()
-    credit_fd, credit_in = os.pipe()
-    channel.token = Token()
-
-    def job(report: "Callable[[bytes], None]") -> None:
-        os.close(units_in)
-        os.close(credit_in)
-
-        def send(frame: memoryview) -> None:
-            if not os.read(credit_fd, 1):
-                os._exit(wire.EXIT_HOST_GONE)
-            channel.write(frame)
-
-        mine = cutter(send)
-        while True:
-            index = os.read(units_fd, 4)
-            if not index:
-                return
-            report(_cut_unit(mine, work[int.from_bytes(index, "little")]))
-
-    workers = Workers(channel, count, job)
-    channel.pass_credit_to(credit_in)
-    os.set_blocking(units_in, False)
-    feed = _Feed(units_in, len(work))
-    for result in workers.results(units_in, feed.write):
-        yield result
-    channel.token = None
-
-
-class _Feed:
-    """Writes the numbers of all units into a pipe as fast as workers take them, then closes it."""
-
-    def __init__(self, fd: int, count: int) -> None:
-        self._fd = fd
-        self._next = 0
-        self._count = count
-
-    def write(self) -> bool:
-        """Returns whether there is more to write."""
-        while self._next < self._count:
-            try:
-                os.write(self._fd, self._next.to_bytes(4, "little"))
-            except BlockingIOError:
-                return True
-            self._next += 1
-        os.close(self._fd)
-        return False
-
-
-def _cut_unit(cutter: Cutter, unit: "list[int]") -> bytes:
-    before = cutter.frames, cutter.blocks, cutter.bytes
-    rows = cutter.cut(unit)
-    frames, blocks, size = cutter.frames - before[0], cutter.blocks - before[1], cutter.bytes - before[2]
-    return _COUNTS.pack(frames, blocks, size) + table.encode(rows)

@@ -29,13 +29,14 @@ _HANG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "
 class Failure(Exception):
     """The operation cannot be done; becomes the stream's ``failure`` frame.
 
-    *code* is a word from the host's table of errors, *message* says what and where.
+    *code* is a word from the host's table of errors, *message* says what and where, *report* is a traceback.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, report: str = "") -> None:
         Exception.__init__(self, message)
         self.code = code
         self.message = message
+        self.report = report
 
 
 def read_exactly(fd: int, size: int) -> bytes:
@@ -191,9 +192,9 @@ class Channel:
     def end(self, **counts: object) -> None:
         self.write(wire.frame(wire.END, messages.encode(dict(counts, digest=self._digest.digest()))))
 
-    def fail(self, failure: Failure, report: str = "") -> None:
+    def fail(self, failure: Failure) -> None:
         """Sends the failure frame that closes the stream."""
-        record = {"code": failure.code, "message": failure.message[:4096], "report": report[-65536:]}
+        record = {"code": failure.code, "message": failure.message[:4096], "report": failure.report[-32768:]}
         self.write(wire.frame(wire.FAILURE, messages.encode(record)))
 
     def host_gone(self) -> None:
@@ -231,11 +232,15 @@ class Token:
 
 def guard_descriptors() -> "tuple[int, int]":
     """Moves standard input and output out of reach of stray prints; returns the moved descriptors."""
-    in_fd, out_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
+    while null < 3:
+        # A standard descriptor that was closed would become the number of something else.
+        null = os.dup(null)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+    in_fd, out_fd = os.dup(0), os.dup(1)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    if null > 2:
-        os.close(null)
+    os.close(null)
     sys.stdout = sys.stderr
     return in_fd, out_fd

@@ -24,9 +24,15 @@ class Ladder:
         self._root_fd = root_fd
         self._rungs: "list[tuple[bytes, int]]" = []
         self._tail = -1
+        self._last_path = b""
+        self._last_fd = root_fd
 
     def open(self, path: bytes) -> int:
         """Returns a descriptor of the directory *path* (relative to the root; empty for the root itself)."""
+        if path == self._last_path:
+            return self._last_fd
+        # Until it is opened, nothing is the last one.
+        self._last_path, self._last_fd = b"", self._root_fd
         if self._tail >= 0:
             os.close(self._tail)
             self._tail = -1
@@ -49,6 +55,7 @@ class Ladder:
                     os.close(self._tail)
                 self._tail = below
             here = below
+        self._last_path, self._last_fd = path, here
         return here
 
     def close(self) -> None:
@@ -57,3 +64,4 @@ class Ladder:
             self._tail = -1
         while self._rungs:
             os.close(self._rungs.pop()[1])
+        self._last_path, self._last_fd = b"", self._root_fd

@@ -91,7 +91,7 @@ class _Walk:
             directory, _, name = path.rpartition(b"/")
             if directory != last:
                 last, last_node = directory, 0
-                for part in directory.split(b"/"):
+                for part in directory.split(b"/") if directory else ():
                     last_node = self.down(last_node, part)
             self.directories.append(last_node)
             self.link_at[self.down(last_node, name)] = link

@@ -25,7 +25,7 @@ def run(nonce: bytes) -> None:
         channel.token = None
         import traceback
 
-        channel.fail(Failure("helper-crashed", "the helper failed"), traceback.format_exc())
+        channel.fail(Failure("helper-crashed", "the helper failed", traceback.format_exc()))
     sys.stderr.flush()
     os._exit(0)
 

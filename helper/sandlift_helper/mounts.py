@@ -32,19 +32,21 @@ class Mounts:
         for line in mountinfo:
             self._known = True
             fields, _, rest = line.partition(b" - ")
-            point = _unescape(fields.split(b" ")[4])
+            words = fields.split(b" ")
+            parent, point = words[1], _unescape(words[4])
             kind, source = (rest.split(b" ") + [b"", b""])[:2]
-            rows.append((point, kind, source))
+            rows.append((parent, point, kind, source))
             if _within(root, point) and len(point) >= len(home[0]):
                 home = (point, kind, source)
         self.root_type = home[1]
-        for point, kind, source in rows:
+        for parent, point, kind, source in rows:
             if point == root or not _within(point, root):
                 continue
             relative = point[len(root.rstrip(b"/")) + 1 :]
             if kind in LOCAL_TYPES or (kind, source) == home[1:]:
                 self._foreign.pop(relative, None)
-            else:
+            elif not any(up == parent and point != over and _within(point, over) for up, over, _, _ in rows):
+                # A mount beside it in the kernel's tree but above it in the file system's would hide it.
                 self._foreign[relative] = kind + b" " + source
 
     def foreign(self, path: bytes) -> "bytes | None":

@@ -66,6 +66,7 @@ class Files:
         self.gids = array("I")
         self.sizes = array("Q")
         self.groups = array("I")
+        self.sparse = bytearray()
         self.members: "dict[int, list[int]]" = {}
 
     def add(self, path: bytes, status: os.stat_result, group: int) -> None:
@@ -73,13 +74,17 @@ class Files:
             self.members.setdefault(group, []).append(len(self.paths))
         self.paths.append(path)
         self.modes.append(clean_mode(status.st_mode))
-        self.mtimes_ns.append(status.st_mtime_ns)
+        try:
+            self.mtimes_ns.append(status.st_mtime_ns)
+        except OverflowError:
+            self.mtimes_ns.append(table.clamp_ns(status.st_mtime_ns))
         self.ctimes_ns.append(status.st_ctime_ns)
         self.inodes.append(status.st_ino)
         self.uids.append(status.st_uid)
         self.gids.append(status.st_gid)
         self.sizes.append(status.st_size)
         self.groups.append(group)
+        self.sparse.append(status.st_blocks * 512 < status.st_size)
 
     def stamp(self, row: int) -> "tuple[int, int, int, int]":
         """Returns (size, mtime, ctime, inode) as the scan saw them."""
@@ -123,30 +128,41 @@ class Scan:
         self._pending: "list[tuple[bytes, int, os.stat_result]]" = []
         self._with_long_paths: "set[bytes]" = set()
         self._count = 0
+        self._looked = 0
 
     def run(self) -> None:
         """Does the walk.  Raises Failure when the root itself cannot be listed."""
         self._pending = [(b"", 0, self.root_status)]
         while self._pending:
             path, depth, status = self._pending.pop()
-            if self._count >= self._limits.entries:
-                self.left.exclude(path, table.DIRECTORY, table.LIMIT, b"entries")
-                continue
             names = self._open_and_list(path, status)
             if names is None:
                 continue
             first = len(self._pending)
             prefix = path + b"/" if path else b""
-            for name in names:
-                if self._count >= self._limits.entries:
-                    # One row for this name and all that follow it in the directory.
-                    self.left.exclude(prefix + os.fsencode(name), table.UNKNOWN, table.LIMIT, b"entries")
-                    break
+            room = self._room(path, len(names))
+            for name in names if room >= len(names) else names[:room]:
                 self._look(prefix + os.fsencode(name), name, depth)
+            if room < len(names):
+                # One row for this name and all that follow it in the directory.
+                self.left.exclude(prefix + os.fsencode(names[room]), table.UNKNOWN, table.LIMIT, b"entries")
             # The next directory in path order lies on top.
             self._pending[first:] = self._pending[first:][::-1]
             self._tick(self._count, self.bytes)
         self._ladder.close()
+
+    def _room(self, path: bytes, count: int) -> int:
+        """Returns how many of *count* names in a directory may be looked at, to stay within the limit of entries.
+
+        Each name that is looked at becomes at most one entry and, itself or in what is below it, one row of what
+        is left out.  Only the root has no such name, so it gives one up for the row of the names beyond the limit.
+        """
+        room = self._limits.entries - self._looked
+        if count > room and not path:
+            room -= 1
+        room = min(room, count)
+        self._looked += room
+        return room
 
     def _open_and_list(self, path: bytes, status: os.stat_result) -> "list[str] | None":
         """Returns the sorted names of a directory that is entered, or None."""
@@ -195,11 +211,17 @@ class Scan:
 
     def _look(self, path: bytes, name: str, depth: int) -> None:
         """Records one name of the directory that is open as ``self._fd``."""
+        if len(path) > self._limits.path_bytes:
+            # Whatever it is: no row may hold a path over the limit.
+            self._leave_long_path(path)
+            return
         foreign = self._mounts.foreign(path)
         if foreign is not None:
-            if not self._excluded_by_rule(path, table.DIRECTORY):
-                self._keep_directory(path, None)
-                self.left.exclude(path, table.DIRECTORY, table.MOUNT, foreign)
+            kind = self._listed_kind(name)
+            if not self._excluded_by_rule(path, kind):
+                if kind == table.DIRECTORY:
+                    self._keep_directory(path, None)
+                self.left.exclude(path, kind, table.MOUNT, foreign)
             return
         try:
             status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
@@ -213,9 +235,7 @@ class Scan:
         kind = _ENTRY_KINDS.get(stat.S_IFMT(status.st_mode), -1)
         if self._excluded_by_rule(path, kind if kind >= 0 else _special(status)[0]):
             return
-        if len(path) > self._limits.path_bytes:
-            self._leave_long_path(path)
-        elif kind == table.DIRECTORY:
+        if kind == table.DIRECTORY:
             self._look_directory(path, status, depth)
         elif kind == table.LINK:
             self._look_link(path, name, status)
@@ -224,6 +244,12 @@ class Scan:
         else:
             special, reason = _special(status)
             self.left.exclude(path, special, reason)
+
+    def _listed_kind(self, name: str) -> int:
+        """Returns the kind of a mount point, a directory or a file, as its directory lists it."""
+        with os.scandir("/proc/self/fd/%d" % self._fd) as listed:
+            directories = {entry.name: entry.is_dir(follow_symlinks=False) for entry in listed}
+        return table.DIRECTORY if directories.get(name, True) else table.FILE
 
     def _excluded_by_rule(self, path: bytes, kind: int) -> bool:
         if self._rules is None:

@@ -113,6 +113,11 @@ def block_count(size: int) -> int:
     return (size + BLOCK_MAX - 1) // BLOCK_MAX
 
 
+def clamp_ns(time_ns: int) -> int:
+    """Returns the nearest time that a column holds: years 1677 to 2262, while file systems know more."""
+    return max(-(1 << 63), min(time_ns, (1 << 63) - 1))
+
+
 class Root:
     """The root directory's own metadata."""
 
@@ -120,7 +125,7 @@ class Root:
 
     def __init__(self, mode: int, mtime_ns: int, uid: int, gid: int) -> None:
         self.mode = mode
-        self.mtime_ns = mtime_ns
+        self.mtime_ns = clamp_ns(mtime_ns)
         self.uid = uid
         self.gid = gid
 
@@ -165,7 +170,10 @@ class Segment:
         self.paths.append(path)
         self.kinds.append(kind)
         self.modes.append(mode)
-        self.mtimes_ns.append(mtime_ns)
+        try:
+            self.mtimes_ns.append(mtime_ns)
+        except OverflowError:
+            self.mtimes_ns.append(clamp_ns(mtime_ns))
         self.uids.append(uid)
         self.gids.append(gid)
         self.names_size += len(path) + 1
@@ -347,6 +355,7 @@ def decode(data: "bytes | bytearray | memoryview") -> Segment:
         raise ValueError("not a table of version %d" % VERSION)
     rows, excluded, flags = (int.from_bytes(view[at : at + 4], "little") for at in (1, 5, 9))
     segment = Segment()
+    named = {"paths": rows, "excluded_paths": excluded, "details": excluded, "flag_paths": flags}
     position = 13
     for name, code in COLUMNS:
         if position + 4 > len(view):
@@ -357,7 +366,7 @@ def decode(data: "bytes | bytearray | memoryview") -> Segment:
         position += size
         if len(raw) < size:
             raise ValueError("the table is cut off in its column %s" % name)
-        setattr(segment, name, _decode_column(name, code, raw))
+        setattr(segment, name, _decode_column(name, code, raw, named.get(name, rows)))
     if position != len(view):
         raise ValueError("bytes after the table")
     _check_lengths(segment, rows, excluded, flags)
@@ -368,7 +377,7 @@ def decode(data: "bytes | bytearray | memoryview") -> Segment:
     return segment
 
 
-def _decode_column(name: str, code: str, raw: memoryview) -> object:
+def _decode_column(name: str, code: str, raw: memoryview, names_max: int) -> object:
     if name == "root":
         return _decode_root(bytes(raw))
     if code:
@@ -384,7 +393,11 @@ def _decode_column(name: str, code: str, raw: memoryview) -> object:
             return []
         if raw[-1]:
             raise ValueError("the column %s does not end its last name" % name)
-        return bytes(raw[:-1]).split(b"\0")
+        joined = bytes(raw[:-1])
+        # A list takes eight times the memory of empty names, so none is made for more of them than there are rows.
+        if joined.count(0) >= names_max:
+            raise ValueError("the column %s has over %d names" % (name, names_max))
+        return joined.split(b"\0")
     return bytearray(raw)
 
 

@@ -52,15 +52,12 @@ class Workers:
             channel.children.add(pid)
             self._pipes[read_fd] = pid
 
-    def results(self, writable_fd: int = -1, on_writable: "Callable[[], bool] | None" = None) -> "Iterator[bytes]":
-        """Yields results; meanwhile calls *on_writable* whenever *writable_fd* takes data, until it returns False."""
+    def results(self) -> "Iterator[bytes]":
+        """Yields results until all workers are done, and nothing (an empty one) twice a second while none comes."""
         done: "set[int]" = set()
-        writers = [writable_fd] if on_writable else []
         while self._pipes:
-            readable, writable, _ = select.select(list(self._pipes), writers, [], 0.5)
+            readable = select.select(list(self._pipes), [], [], 0.5)[0]
             self._channel.poll()
-            if writable and on_writable and not on_writable():
-                writers = []
             for fd in readable:
                 head = read_exactly(fd, 5)
                 if len(head) < 5:
@@ -71,6 +68,8 @@ class Workers:
                     yield body
                 elif head[:1] == _FAILURE:
                     code, _, message = body.decode("utf-8", "surrogateescape").partition("\n")
+                    if code == "helper-crashed":
+                        raise Failure(code, "a worker of the helper failed", message)
                     raise Failure(code, message)
                 else:
                     done.add(fd)
