@@ -153,7 +153,9 @@ class HelperRun:
                     raise self._failed(event)
                 if isinstance(event, session.Hello):
                     self.hello = event
-                    log.debug("helper runs on Python %s", harmless_text(event.python.encode("utf-8", "surrogateescape")))
+                    log.debug(
+                        "helper runs on Python %s", harmless_text(event.python.encode("utf-8", "surrogateescape"))
+                    )
                 yield event
         self._read_trailer(channel)
 

@@ -32,7 +32,8 @@ START = (
 ) % (wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
 
 _QUOTES = '"""'
-PYTHON_OPTIONS = ("-I", "-S", "-c")
+# Names are bytes whatever the locale: a multibyte codec such as Big5 would not give them back as they were.
+PYTHON_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
 
 
 def without_prose(source: str) -> str:
@@ -112,7 +113,8 @@ def sandbox_argv(python: str | None = None) -> list[str]:
     """
     names = " ".join([python] if python else PYTHONS)
     script = (
-        "o=0; for p in %s; do command -v $p >/dev/null 2>&1 || continue; "
+        # Python 3.6 knows no -X utf8, and takes bytes as they are in the locale C.
+        "LC_ALL=C; export LC_ALL; o=0; for p in %s; do command -v $p >/dev/null 2>&1 || continue; "
         '$p %s "%s"; s=$?; case $s in 2|%d) o=1;; 126|127) ;; *) exit $s;; esac; done; '
         "test $o = 1 && exit %d; exit %d"
     ) % (names, " ".join(PYTHON_OPTIONS), START, wire.EXIT_PYTHON_OLD, wire.EXIT_PYTHON_OLD, wire.EXIT_NO_PYTHON)

@@ -28,10 +28,9 @@ _KIND_OF_REASON = {
     table.REASON_CHAR_DEVICE: table.CHAR_DEVICE,
     table.REASON_BLOCK_DEVICE: table.BLOCK_DEVICE,
     table.WHITEOUT: table.CHAR_DEVICE,
-    table.MOUNT: table.DIRECTORY,
     table.OWN: table.DIRECTORY,
 }
-_NULL = bytes(32)
+_NO_NAMES = frozenset((b"", b".", b".."))
 
 
 def shown(path: bytes) -> str:
@@ -161,10 +160,12 @@ def _check_paths(rows: Segment, issues: _Issues) -> Collection[bytes]:
     if not _is_rising(rows.paths):
         issues.add("two entries have the same path")
     for path in rows.paths:
-        if _bad_components(path):
-            issues.add(f"an entry's path is not allowed: {shown(path)}")
-        elif path.rpartition(b"/")[0] not in directories:
-            issues.add(f"an entry's parent is no directory of the manifest: {shown(path)}")
+        parent, slash, name = path.rpartition(b"/")
+        # The parent is an entry too, so of a path whose parent is there only the last component is left to check.
+        if parent in directories and name not in _NO_NAMES and (parent or not slash):
+            continue
+        what = "path is not allowed" if _bad_components(path) else "parent is no directory of the manifest"
+        issues.add(f"an entry's {what}: {shown(path)}")
     if max(rows.modes, default=0) > 0o7777:
         issues.add("an entry's mode has more than twelve bits")
     return directories
@@ -175,7 +176,7 @@ def _check_links(rows: Segment, issues: _Issues) -> None:
     for path, text, original in zip(paths, rows.texts, rows.originals, strict=True):
         if not text or text.startswith(b"/"):
             issues.add(f"a link's text is empty or absolute: {shown(path)}")
-        if original and (not original.startswith(b"/") or len(original) > links.TEXT_MAX):
+        if original and not original.startswith(b"/"):
             issues.add(f"a link's original text is not absolute: {shown(path)}")
     for path, inside in zip(paths, links.judge(paths, rows.texts), strict=True):
         if not inside:
@@ -237,7 +238,7 @@ def _check_excluded(rows: Segment, issues: _Issues, directories: Collection[byte
             issues.add(f"an excluded row's path is not allowed: {shown(path)}")
         elif kind > table.UNKNOWN or reason not in table.REASON_NAMES:
             issues.add(f"an excluded row's kind or reason is unknown: {shown(path)}")
-        elif _KIND_OF_REASON.get(reason, kind) != kind:
+        elif _KIND_OF_REASON.get(reason, kind) != kind or (reason == table.MOUNT and kind > table.FILE):
             issues.add(f"an excluded row's kind does not fit its reason: {shown(path)}")
         elif path in kinds and not _may_be_kept(kinds[path], kind, reason, path in changed):
             issues.add(f"an excluded row names an entry: {shown(path)}")
