@@ -1,0 +1,81 @@
+"""sandlift lifts a workspace out of a remote sandbox and sets it down again.
+
+    with sandlift.connect("ssh://me@box/srv/work") as box, sandlift.Store.open("store", create=True) as store:
+        result = box.capture(store, "demo")
+
+All public names are here, each imported when it is first used.  Errors are in `sandlift.errors`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sandlift.box import Box, capture, connect, restore
+    from sandlift.deadline import Cancel
+    from sandlift.errors import SandliftError
+    from sandlift.limits import Limits
+    from sandlift.model import Capture, Event, Restore, Rules, Survey
+    from sandlift.store import Store
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Box",
+    "Cancel",
+    "Capture",
+    "Event",
+    "Limits",
+    "Restore",
+    "Rules",
+    "SandliftError",
+    "Store",
+    "Survey",
+    "__version__",
+    "capture",
+    "connect",
+    "restore",
+]
+
+_HOMES = {
+    "Box": "box",
+    "Cancel": "deadline",
+    "Capture": "model",
+    "Event": "model",
+    "Limits": "limits",
+    "Restore": "model",
+    "Rules": "model",
+    "SandliftError": "errors",
+    "Store": "store",
+    "Survey": "model",
+    "capture": "box",
+    "connect": "box",
+    "restore": "box",
+}
+
+
+class _Package(ModuleType):
+    """This package: ``sandlift.capture`` is the function, also once the module of that name is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # The import system binds each module to its parent; that of a public name would hide the name.
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+sys.modules[__name__].__class__ = _Package
