@@ -108,6 +108,10 @@ class Channel:
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.setitimer(signal.ITIMER_REAL, WATCH_INTERVAL_S, WATCH_INTERVAL_S)
 
+    def inputs(self) -> "list[int]":
+        """Returns the descriptors that `poll` reads, for whoever waits for something else as well."""
+        return [self.in_fd] if self._listens else []
+
     def _on_alarm(self, _number: int, _frame: "FrameType | None") -> None:
         self.poll()
 
@@ -117,6 +121,7 @@ class Channel:
             return
         self._polling = True
         try:
+            self._check_children()
             if self._listens:
                 while select.select([self.in_fd], [], [], timeout_s)[0]:
                     data = os.read(self.in_fd, 1 << 16)
@@ -136,6 +141,18 @@ class Channel:
                 self.host_gone()
         finally:
             self._polling = False
+
+    def _check_children(self) -> None:
+        """Raises Failure when a child has died: what it held, such as the token, others would await for ever."""
+        if not hasattr(os, "waitid"):
+            return
+        for pid in self.children:
+            try:
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except OSError:
+                continue
+            if ended is not None and (ended.si_code != os.CLD_EXITED or ended.si_status):
+                raise Failure("helper-crashed", "a worker of the helper died with status %d" % ended.si_status)
 
     def _take(self, kind: int, payload: bytearray) -> None:
         if kind != wire.CREDIT:

@@ -56,9 +56,10 @@ class Workers:
         """Yields results until all workers are done, and nothing (an empty one) twice a second while none comes."""
         done: "set[int]" = set()
         while self._pipes:
-            readable = select.select(list(self._pipes), [], [], 0.5)[0]
+            # The host's credit is passed on as it comes, not when the next result does.
+            readable = select.select(list(self._pipes) + self._channel.inputs(), [], [], 0.5)[0]
             self._channel.poll()
-            for fd in readable:
+            for fd in self._pipes.keys() & set(readable):
                 head = read_exactly(fd, 5)
                 if len(head) < 5:
                     self._reap(fd, fd in done)
