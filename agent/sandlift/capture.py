@@ -97,6 +97,7 @@ def capture(
     own = (os.fsencode(os.path.abspath(store.location)),) if spec.target.scheme == "local" else ()
     with HelperRun(transport, "capture", limits=spec.limits, deadline=deadline, python=spec.python) as run:
         run.start(sandbox_request(spec, transport, own))
+        run.grant(CREDIT_FRAMES)
         # Only now what takes long to import: meanwhile the connection is made.
         from sandlift.store import check_name
         from sandlift.validate import Gathering
@@ -104,7 +105,6 @@ def capture(
         check_name(spec.workspace)
         capture_id = secrets.token_hex(16)
         with store.begin_pack(capture_id) as pack, _Shelf(run, pack) as shelf:
-            run.grant(CREDIT_FRAMES)
             gathering = Gathering(spec.limits)
             blocks = _listen(run, shelf, gathering, watch)
             watch.progress("store")

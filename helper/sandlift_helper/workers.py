@@ -87,7 +87,18 @@ class Workers:
 
 
 def _run(job: "Callable[[Callable[[bytes], None]], None]", fd: int) -> None:
-    """Is the life of a worker; never returns."""
+    """Is the life of a worker; never returns, and never raises: what called it is the helper's own work."""
+    status = 1
+    try:
+        _work(job, fd)
+        sys.stderr.flush()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _work(job: "Callable[[Callable[[bytes], None]], None]", fd: int) -> None:
+    """Does the job and reports how it ended."""
     parent = os.getppid()
 
     def orphaned(_number: int, _frame: "FrameType | None") -> None:
@@ -109,5 +120,3 @@ def _run(job: "Callable[[Callable[[bytes], None]], None]", fd: int) -> None:
         import traceback
 
         send(_FAILURE, ("helper-crashed\n" + traceback.format_exc()).encode("utf-8", "surrogateescape"))
-    sys.stderr.flush()
-    os._exit(0)
