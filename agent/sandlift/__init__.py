@@ -8,9 +8,7 @@ All public names are here, each imported when it is first used.  Errors are in `
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,15 +55,6 @@ _HOMES = {
 }
 
 
-class _Package(ModuleType):
-    """This package: ``sandlift.capture`` is the function, also once the module of that name is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # The import system binds each module to its parent; that of a public name would hide the name.
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -76,6 +65,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from sandlift.capture import CaptureSpec
-from sandlift.capture import capture as run_capture
+from sandlift.capturing import CaptureSpec, StoreSource
+from sandlift.capturing import capture as run_capture
 from sandlift.deadline import Cancel, Deadline
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.model import Capture, Restore, Rules, Survey
@@ -34,7 +34,7 @@ class Box:
 
     def capture(
         self,
-        store: Store,
+        store: StoreSource,
         workspace: str,
         *,
         rules: Rules | None = None,
@@ -53,7 +53,8 @@ class Box:
         What policy leaves out is recorded; what is lost makes the outcome ``incomplete``.  With *strict*, anything
         lost, changed or vanished raises StrictLoss and nothing is stored.  *aliases* are other absolute names of the
         root, for links that use them.  *base* is reserved: only None is known.
-        Raises any error of `sandlift.errors`; the store is unchanged then, but for objects that nothing names.
+        *store* may be a function that opens one, which is then done while the connection is made.  Raises any error of
+        `sandlift.errors`; the store is unchanged then, but for objects that nothing names.
         """
         return run_capture(
             self._transport,
@@ -81,7 +82,7 @@ class Box:
 
     def restore(
         self,
-        store: Store,
+        store: StoreSource,
         ref: str,
         *,
         paths: Sequence[bytes | str] = (),
@@ -95,8 +96,8 @@ class Box:
         With *paths*, only these and what is below them.  The tree becomes visible whole, by one rename.  Raises any
         error of `sandlift.errors`; the target is as it was then.
         """
-        from sandlift.restore import RestoreSpec
-        from sandlift.restore import restore as run_restore
+        from sandlift.restoring import RestoreSpec
+        from sandlift.restoring import restore as run_restore
 
         return run_restore(
             self._transport,

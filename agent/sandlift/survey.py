@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from sandlift import session
-from sandlift.capture import CaptureSpec, sandbox_request
+from sandlift.capturing import CaptureSpec, sandbox_request
 from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError
 from sandlift.helper_run import HelperRun

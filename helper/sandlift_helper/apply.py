@@ -13,10 +13,9 @@ import time
 from array import array
 
 from sandlift_helper import messages, table, wire
-from sandlift_helper.capture import place
 from sandlift_helper.channel import Channel, Failure, Token
 from sandlift_helper.codec import CodecError, Unpacker, available
-from sandlift_helper.ladder import Ladder
+from sandlift_helper.ladder import Ladder, place
 from sandlift_helper.staging import Staging, target_failure
 from sandlift_helper.workers import WORKERS_MAX, Workers, usable_cores
 from sandlift_helper.writer import PERMISSIONS, Layout, Writer, create_file, finish_file
@@ -240,6 +239,8 @@ class _Input:
         self._frames = frames
         self._token = Token()
         self._shared = mmap.mmap(-1, _SHARED.size)
+        # Each process has its own after the fork; a frame stays in it until the next one is read.
+        self._buffer = memoryview(bytearray(wire.CAPS[wire.CONTENT]))
         self._note(0)
 
     def _note(self, number: int) -> None:
@@ -250,8 +251,8 @@ class _Input:
         number, heard = _SHARED.unpack(self._shared[:])
         return 0.0 if number >= self._frames else time.monotonic() - heard
 
-    def next(self) -> "tuple[int, bytes] | None":
-        """Returns (number, payload) of the next content frame, or None after the last."""
+    def next(self) -> "tuple[int, memoryview] | None":
+        """Returns (number, payload) of the next content frame, or None after the last; valid until the next call."""
         with self._token:
             number = _SHARED.unpack(self._shared[:])[0]
             while number < self._frames:
@@ -265,16 +266,15 @@ class _Input:
                     return number, payload
         return None
 
-    def _read(self, size: int, number: int) -> bytes:
-        pieces = []
-        while size:
-            piece = os.read(self._fd, min(size, 1 << 18))
-            if not piece:
+    def _read(self, size: int, number: int) -> memoryview:
+        filled = 0
+        while filled < size:
+            count = os.readv(self._fd, [self._buffer[filled:size]])
+            if not count:
                 raise Failure("protocol", "the host's stream is cut off")
             self._note(number)
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
+            filled += count
+        return self._buffer[:size]
 
 
 def _write_all(channel: Channel, root_fd: int, layout: Layout, frames: int) -> None:

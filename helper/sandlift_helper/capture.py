@@ -10,7 +10,7 @@ import time
 from sandlift_helper import links, table, wire
 from sandlift_helper.channel import Channel, Failure
 from sandlift_helper.codec import Packer, load_zstd
-from sandlift_helper.ignore import compile_rules, parse_lines
+from sandlift_helper.ladder import place
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.reading import Reading
 from sandlift_helper.scan import Limits, Scan, clean_mode
@@ -63,11 +63,6 @@ class Request:
         return values
 
 
-def place(path: bytes, home: bool) -> bytes:
-    """Returns *path*, below the home directory where *home* says so."""
-    return os.path.join(os.path.expanduser(b"~"), path) if home else path
-
-
 def open_root(root: bytes) -> int:
     """Returns a descriptor of the root; a root that is itself a link is followed.  Raises Failure."""
     shown = os.fsdecode(root)
@@ -106,12 +101,16 @@ def read_rules(request: Request, root_fd: int) -> "Rules | None":
             pass
         else:
             try:
+                from sandlift_helper.ignore import parse_lines
+
                 patterns = parse_lines(_read_text(fd), IGNORE_FILE)
             finally:
                 os.close(fd)
     patterns = patterns + request.patterns
     if not patterns and not request.literals:
         return None
+    from sandlift_helper.ignore import compile_rules
+
     try:
         return compile_rules(patterns, request.literals)
     except ValueError as error:

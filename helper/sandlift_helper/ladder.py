@@ -13,6 +13,11 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 RUNGS_MAX = 96
 
 
+def place(path: bytes, home: bool) -> bytes:
+    """Returns *path*, below the home directory where *home* says so."""
+    return os.path.join(os.path.expanduser(b"~"), path) if home else path
+
+
 class Ladder:
     """Opens directories below *root_fd* (which stays the caller's).
 

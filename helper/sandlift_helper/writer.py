@@ -14,7 +14,7 @@ CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 # Setuid, setgid and sticky bits are recorded, but not restored unasked.
 PERMISSIONS = 0o777
 
-_NONE = 0xFFFFFFFF
+NO_USE = 0xFFFFFFFF
 
 
 class Layout:
@@ -40,10 +40,10 @@ class Layout:
                 name = digests[32 * use : 32 * use + 32]
                 self.row_of.append(row)
                 self.index_of.append(rows.positions[position + index] if position >= 0 else index)
-                self.next_use.append(_NONE)
+                self.next_use.append(NO_USE)
                 if name in last_use:
                     self.next_use[last_use[name]] = use
-                    self.frame_of.append(_NONE)
+                    self.frame_of.append(NO_USE)
                 else:
                     number = len(self.first_use)
                     if number >= len(frames):
@@ -52,16 +52,10 @@ class Layout:
                     self.frame_of.append(frames[number])
                 last_use[name] = use
 
-    def uses(self, digest: bytes, frame: int) -> "list[int]":
-        """Returns the uses of a block, if it is this *frame* that has to bring it."""
-        use = self.first_use.get(digest, _NONE)
-        found: "list[int]" = []
-        if use == _NONE or self.frame_of[use] != frame:
-            return found
-        while use != _NONE:
-            found.append(use)
-            use = self.next_use[use]
-        return found
+    def use(self, digest: bytes, frame: int) -> int:
+        """Returns the first use of a block, or NO_USE if it is not this *frame* that has to bring it."""
+        use = self.first_use.get(digest, NO_USE)
+        return use if use != NO_USE and self.frame_of[use] == frame else NO_USE
 
 
 def create_file(rows: table.Segment, row: int, ladder: Ladder) -> int:
@@ -93,7 +87,7 @@ class Writer:
         self._large_row = -1
         self._large_fd = -1
 
-    def write_frame(self, number: int, payload: bytes) -> None:
+    def write_frame(self, number: int, payload: "bytes | memoryview") -> None:
         """Writes what content frame *number* brings.  Raises Failure for a block that is not what it claims."""
         try:
             codec, size, encoded = wire.split_packed(payload, wire.RUN_MAX)
@@ -101,17 +95,19 @@ class Writer:
             found = members.parse_run(run)
         except (ValueError, CodecError) as error:
             raise Failure("store-damaged", "content frame %d: %s" % (number, error))
+        layout = self._layout
         done = set()
         for digest, start, length in found:
-            uses = self._layout.uses(digest, number)
-            if not uses or digest in done:
+            use = layout.use(digest, number)
+            if use == NO_USE or use in done:
                 continue
-            done.add(digest)
+            done.add(use)
             block = run[start : start + length]
             if sha256(block).digest() != digest:
                 raise Failure("store-damaged", "a block in content frame %d does not hash to its name" % number)
-            for use in uses:
+            while use != NO_USE:
                 self._write_block(use, block)
+                use = layout.next_use[use]
 
     def _write_block(self, use: int, block: memoryview) -> None:
         rows, row = self._layout.rows, self._layout.row_of[use]

@@ -62,6 +62,6 @@ def slow_store(monkeypatch: pytest.MonkeyPatch) -> float:
         return append(self, frame, decoded_size_bytes)
 
     monkeypatch.setattr(PackWriter, "append", slow)
-    monkeypatch.setattr(importlib.import_module("sandlift.capture"), "CREDIT_FRAMES", 2)
+    monkeypatch.setattr(importlib.import_module("sandlift.capturing"), "CREDIT_FRAMES", 2)
     # A frame holds at most 2 MiB.
     return seconds * 20_000_000 / (2 << 20)

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sandlift.capture import CaptureSpec, capture
+from sandlift.capturing import CaptureSpec, capture
 from sandlift.deadline import Cancel, Deadline
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.model import Capture

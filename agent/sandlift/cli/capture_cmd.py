@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +26,6 @@ from sandlift.errors import UsageError
 
 if TYPE_CHECKING:
     from sandlift.model import Capture, Survey
-    from sandlift.store import Store
     from sandlift.targets import Target
 
 EXIT_INCOMPLETE = 3
@@ -56,13 +55,9 @@ def capture(context: click.Context, /, target: str, name: str | None, **options:
         labels = _read_labels(options["label_texts"])
         rules, limits = read_rules(context, options), read_limits(options["limit_texts"])
         aliases, timeout_s = read_aliases(options), read_timeout(options["timeout_text"])
-        # A local capture must know the store's place; for all others the connection is begun first.
-        local = box.target.scheme == "local"
-        store = settings.open_store(create=True) if local else cast("Store", _LateStore(settings))
-        stack.enter_context(closing(store))
         with settings.interrupts.cancelling() as cancel, reporter(settings) as on_event:
             result = box.capture(
-                store,
+                lambda: stack.enter_context(settings.open_store(create=True)),
                 name,
                 rules=rules,
                 aliases=aliases,
@@ -79,24 +74,6 @@ def capture(context: click.Context, /, target: str, name: str | None, **options:
     else:
         output.write(capture_line(result) + "\n")
     return EXIT_INCOMPLETE if result.outcome == "incomplete" else 0
-
-
-class _LateStore:
-    """A store that is opened when something is first asked of it: meanwhile the connection is made."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._store: Store | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if self._store is None:
-            self._store = self._settings.open_store(create=True)
-        return getattr(self._store, name)
-
-    def close(self) -> None:
-        """Closes the store if it was opened."""
-        if self._store is not None:
-            self._store.close()
 
 
 def proposed_name(target: Target) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,10 +34,11 @@ def restore(settings: Settings, /, ref: str, target: str, paths: tuple[str, ...]
     TARGET must be absent, or an empty directory.  The tree appears whole or not at all.
     """
     limits, timeout_s = read_limits(options["limit_texts"]), read_timeout(options["timeout_text"])
-    with settings.open_store() as store, connect_box(target, options) as box:
+    with ExitStack() as stack:
+        box = stack.enter_context(connect_box(target, options))
         with settings.interrupts.cancelling() as cancel, reporter(settings) as on_event:
             result = box.restore(
-                store,
+                lambda: stack.enter_context(settings.open_store()),
                 ref,
                 paths=[os.fsencode(path) for path in paths],
                 limits=limits,

@@ -12,7 +12,7 @@ from sandlift.manifest import Manifest, number_groups, split_digests
 from sandlift.validate import shown
 from sandlift_helper import links, table
 from sandlift_helper.table import Segment
-from sandlift_helper.wire import SEGMENT_MAX
+from sandlift_helper.wire import BLOCK_MAX, SEGMENT_MAX
 
 SEGMENT_TARGET = 16 << 20
 
@@ -25,6 +25,11 @@ class Plan:
     """The entries to create, in canonical form."""
     blocks: tuple[int, ...]
     """For each distinct block of ``rows``, in order of first appearance, its number in the snapshot."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes are written: files' sizes, but only data blocks where there are holes."""
+        return sum(min(size, count * BLOCK_MAX) for size, count in zip(self.rows.sizes, self.rows.counts, strict=True))
 
 
 def make_plan(manifest: Manifest, paths: Sequence[bytes] = ()) -> Plan:

@@ -13,20 +13,23 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sandlift import session
+from sandlift.capturing import StoreSource, opened
 from sandlift.deadline import Deadline
 from sandlift.errors import SandliftError, StoreDamaged
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.manifest import Manifest
 from sandlift.model import Restore, RestoreCounts
-from sandlift.restore.plan import Plan, deliver, make_plan, segments
-from sandlift.store import BlockReader, RefRecord, Store
 from sandlift.targets import Target
 from sandlift.transports.base import Transport
 from sandlift.watch import OnEvent, Watch
-from sandlift_helper import members, wire
+from sandlift_helper import wire
+
+if TYPE_CHECKING:
+    from sandlift.restoring.plan import Plan
+    from sandlift.store import BlockReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class RestoreSpec:
 
 def restore(
     transport: Transport,
-    store: Store,
+    store: StoreSource,
     spec: RestoreSpec,
     *,
     deadline: Deadline,
@@ -56,21 +59,25 @@ def restore(
     """
     watch = Watch(on_event)
     watch.progress("plan")
-    named = store.resolve(spec.ref)
     with HelperRun(transport, "apply", limits=spec.limits, deadline=deadline, python=spec.python) as run:
-        # The helper starts while the plan is made.
         run.start({"target": spec.target.root, "home": spec.target.home, "mode": "new"})
+        # Only now what takes long to import: meanwhile the helper starts.
+        from sandlift.manifest import Manifest
+        from sandlift.restoring.plan import deliver, make_plan
+
+        store = opened(store)
+        named = store.resolve(spec.ref)
         snapshot = store.load(named)
         manifest = Manifest.decode(snapshot.manifest, snapshot.originals)
         plan = make_plan(manifest, spec.paths)
         blocks = store.blocks(snapshot)
         delivery = deliver([blocks.place(number) for number in plan.blocks])
         sender = _Sender(run, _frames(plan, delivery.frame_of), blocks, delivery.frames)
-        end = _listen(run, sender, watch)
+        end = _listen(run, sender, watch, plan.size_bytes)
         wire_bytes = run.wire
     counts = manifest.counts
     return Restore(
-        ref=named.name if isinstance(named, RefRecord) else None,
+        ref=None if isinstance(named, bytes) else named.name,
         snapshot=snapshot.identity.hex(),
         target=os.fsdecode(spec.target.root) if spec.target.scheme == "local" else spec.target.source(),
         outcome=counts.outcome,
@@ -82,7 +89,7 @@ def restore(
     )
 
 
-def _listen(run: HelperRun, sender: _Sender, watch: Watch) -> dict[str, int]:
+def _listen(run: HelperRun, sender: _Sender, watch: Watch, total_bytes: int) -> dict[str, int]:
     """Starts the sender when the helper is ready, and follows it to its end; returns the end's counts."""
     end: dict[str, int] = {}
     try:
@@ -99,6 +106,7 @@ def _listen(run: HelperRun, sender: _Sender, watch: Watch) -> dict[str, int]:
                         "write",
                         entries=counts.get("files", 0),
                         bytes=counts.get("bytes", 0),
+                        total_bytes=total_bytes,
                     )
                 case session.End():
                     end = dict(event.counts)
@@ -117,6 +125,8 @@ def _listen(run: HelperRun, sender: _Sender, watch: Watch) -> dict[str, int]:
 
 def _frames(plan: Plan, frame_of: array[int]) -> Iterator[bytes]:
     """Yields the manifest frames, then the one that says which content frame brings which block."""
+    from sandlift.restoring.plan import segments
+
     for encoded in segments(plan.rows):
         yield _packed(wire.MANIFEST, encoded)
     if sys.byteorder == "big":
@@ -177,7 +187,7 @@ class _Sender:
     def _send(self, pack: int, index: int) -> None:
         reader = self._blocks.pack(pack)
         size = reader.decoded_size[index]
-        if size > wire.RUN_MAX or size % members.HEADER_SIZE:
+        if size > wire.RUN_MAX:
             raise StoreDamaged(f"a frame of a pack has {size} bytes", hint="sandlift verify shows what is damaged")
         codec, data = wire.CODEC_ZSTD, reader.read_frame(index)
         if not self._zstd:

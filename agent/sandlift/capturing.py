@@ -12,10 +12,10 @@ import queue
 import secrets
 import threading
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from sandlift import payload, session
 from sandlift.deadline import Deadline
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from sandlift.manifest import Manifest
     from sandlift.store import PackWriter, RefRecord, Store
     from sandlift.validate import Gathering
+
+StoreSource = Union["Store", Callable[[], "Store"]]
+"""A store, or what opens one: then it is opened while the connection is made."""
 
 CREDIT_FRAMES = 32
 """Content frames that may be under way: at most 2 MiB each, and the bound of the memory in use."""
@@ -51,6 +54,11 @@ class CaptureSpec:
     aliases: tuple[bytes, ...] = ()
     """Other absolute names of the root."""
     python: str | None = None
+
+
+def opened(store: StoreSource) -> Store:
+    """Returns the store itself."""
+    return store() if callable(store) else store
 
 
 def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, ...] = ()) -> dict[str, object]:
@@ -80,7 +88,7 @@ def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, .
 
 def capture(
     transport: Transport,
-    store: Store,
+    store: StoreSource,
     spec: CaptureSpec,
     *,
     deadline: Deadline,
@@ -93,8 +101,11 @@ def capture(
     watch = Watch(on_event)
     watch.progress("connect")
     started = _now()
-    # A store inside the workspace would be captured into itself.
-    own = (os.fsencode(os.path.abspath(store.location)),) if spec.target.scheme == "local" else ()
+    own: tuple[bytes, ...] = ()
+    if spec.target.scheme == "local":
+        # A store inside the workspace would be captured into itself, so its place must be known.
+        store = opened(store)
+        own = (os.fsencode(os.path.abspath(store.location)),)
     with HelperRun(transport, "capture", limits=spec.limits, deadline=deadline, python=spec.python) as run:
         run.start(sandbox_request(spec, transport, own))
         run.grant(CREDIT_FRAMES)
@@ -103,6 +114,7 @@ def capture(
         from sandlift.validate import Gathering
 
         check_name(spec.workspace)
+        store = opened(store)
         capture_id = secrets.token_hex(16)
         with store.begin_pack(capture_id) as pack, _Shelf(run, pack) as shelf:
             gathering = Gathering(spec.limits)
