@@ -45,17 +45,24 @@ READ_SIZE = 1 << 20
 HEARTBEATS_A_SILENCE = 6
 EXIT_WAIT_S = 2.0
 
-# What the helper's failure codes mean here; a code that is not in the table is a crash.
-FAILURES: dict[str, type[SandliftError]] = {
+# What the helper's failure codes mean, for each operation; a code that is not in the table is a crash.
+_OF_ROOTS: dict[str, type[SandliftError]] = {
+    "protocol": RemoteProtocolError,
+    "options": UsageError,
     "root-missing": RootMissing,
     "root-not-directory": RootNotDirectory,
     "root-unreadable": RootUnreadable,
-    "target-not-empty": TargetNotEmpty,
-    "target-full": TargetFull,
-    "target-unusable": TargetUnusable,
-    "store-damaged": StoreDamaged,
-    "options": UsageError,
-    "protocol": RemoteProtocolError,
+}
+FAILURES: dict[str, dict[str, type[SandliftError]]] = {
+    "capture": _OF_ROOTS,
+    "survey": _OF_ROOTS,
+    "apply": {
+        "protocol": RemoteProtocolError,
+        "store-damaged": StoreDamaged,
+        "target-not-empty": TargetNotEmpty,
+        "target-full": TargetFull,
+        "target-unusable": TargetUnusable,
+    },
 }
 _HINTS = {
     "root-missing": "check the path in the target; it is the path inside the sandbox",
@@ -78,6 +85,7 @@ class HelperRun:
         self.sent_bytes = self.received_bytes = 0
         self.hello: session.Hello | None = None
         self._transport = transport
+        self._operation = operation
         self._limits = limits
         self._python = python
         self._channel: Channel | None = None
@@ -93,7 +101,10 @@ class HelperRun:
         self.deadline.check("starting the helper")
         self._channel = self._transport.open(argv, deadline=self.deadline)
         fields = {**request, "silence_ms": int(self._limits.silence_s * 1000)}
-        opening = payload.opening(self.session.nonce) + self.session.request(fields)
+        try:
+            opening = payload.opening(self.session.nonce) + self.session.request(fields)
+        except ValueError as error:
+            raise UsageError(f"the rules are too many for one request: {error}") from None
         # A command that ends at once may refuse its input; why it ended is told when its output is read.
         with contextlib.suppress(Truncated):
             self.write(opening)
@@ -173,7 +184,7 @@ class HelperRun:
         self.session.ended()
 
     def _failed(self, failure: session.Failure) -> SandliftError:
-        kind = FAILURES.get(failure.code, HelperCrashed)
+        kind = FAILURES[self._operation].get(failure.code, HelperCrashed)
         message = harmless_text(failure.message.encode("utf-8", "surrogateescape"))
         context: dict[str, object] = {}
         if failure.report:

@@ -23,13 +23,16 @@ PYTHONS = (
     "/usr/libexec/platform-python",
 )
 
+# The helper's own watch over its host begins once it runs; until then an alarm ends a start that got stuck.
+START_LIMIT_S = 60
+
 # Holds no quote, backslash, dollar or exclamation mark, so it survives every login shell.  A buffer of one byte
 # reads exactly what is asked for, so the rest of the input stays for the stage and the helper.
 START = (
-    "import io,sys;sys.version_info<(3,6) and sys.exit(%d);sys.stdin.isatty() and sys.exit(%d);"
+    "import io,signal,sys;signal.alarm(%d);sys.version_info<(3,6) and sys.exit(%d);sys.stdin.isatty() and sys.exit(%d);"
     "r=io.BufferedReader(io.FileIO(0,closefd=0),1);n=int(r.readline() or 0);s=r.read(n);"
     "sys.exit(%d) if len(s)<n or n<1 else exec(s)"
-) % (wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
+) % (START_LIMIT_S, wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
 
 _QUOTES = '"""'
 # Names are bytes whatever the locale: a multibyte codec such as Big5 would not give them back as they were.

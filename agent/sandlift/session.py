@@ -15,9 +15,12 @@ from dataclasses import dataclass
 
 from sandlift.errors import HostLimit, LocalProtocolError, RemoteProtocolError
 from sandlift.limits import Limits
+from sandlift.transports.base import harmless_text
 from sandlift_helper import messages, wire
 
 NOISE_KEPT_BYTES = 16 << 10
+HAVE_MAX = 1 << 20
+"""What a helper may say in one have frame: small maps decode to many times their size."""
 
 
 class State(enum.Enum):
@@ -29,7 +32,7 @@ class State(enum.Enum):
     ENDED = "after the end"
 
 
-# State and operation to the kinds that may come next.
+# Operation to the kinds that may come after the hello frame, until one of them ends the stream.
 _ANY_OPERATION = frozenset((wire.PROGRESS, wire.END, wire.FAILURE))
 ORDER: dict[str, frozenset[int]] = {
     "capture": _ANY_OPERATION | {wire.MANIFEST, wire.CONTENT},
@@ -186,6 +189,7 @@ class Session:
                 hint="-v shows what it prints; a shell's start-up files are the usual cause",
                 limit="noise_bytes",
                 allowed=self._limits.noise_bytes,
+                noise=harmless_text(self.noise),
             )
         if at < 0:
             self._tail = whole[len(noise) :]
@@ -212,6 +216,8 @@ class Session:
         self._digest.update(payload)
         if kind == wire.MANIFEST:
             return ManifestSegment(payload)
+        if kind == wire.HAVE and len(payload) > HAVE_MAX:
+            raise RemoteProtocolError(f"a have frame of {len(payload)} bytes, at most {HAVE_MAX} are allowed")
         message = _decode(name, payload)
         if kind == wire.HELLO:
             if message.get("protocol") != wire.PROTOCOL:

@@ -116,6 +116,8 @@ LIES: dict[str, tuple[bytes, type[SandliftError], str]] = {
         "credit",
     ),
     "failure of no known code": (Stream().hello().failure("x", "y").data, errors.HelperCrashed, "y"),
+    "failure of a restore": (Stream().hello().failure("store-damaged", "y").data, errors.HelperCrashed, "y"),
+    "failure of a target": (Stream().hello().failure("target-full", "y").data, errors.HelperCrashed, "y"),
     "failure without words": (Stream().hello().failure("").data, errors.HelperCrashed, "the helper failed"),
     "failure: no root": (Stream().hello().failure("root-missing", "gone").data, errors.RootMissing, "gone"),
     "failure with control characters": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -213,3 +214,17 @@ def test_the_hello_says_what_runs() -> None:
     session = Session("capture", DEFAULT_LIMITS)
     _, output, _ = run_start(sys.executable, payload.opening(session.nonce))
     assert session.receive(output) == [Hello("%d.%d.%d" % sys.version_info[:3], sys.executable)]
+
+
+class TestAlarm:
+    def test_a_start_that_gets_stuck_ends_by_itself(self) -> None:
+        """The host vanishes without ending the input, before the helper's own watch over it begins."""
+        assert f"signal.alarm({payload.START_LIMIT_S})" in payload.START
+        start = payload.START.replace(f"signal.alarm({payload.START_LIMIT_S})", "signal.alarm(1)")
+        argv = [sys.executable, *payload.PYTHON_OPTIONS, start]
+        for begun in (b"", b"5000\nonly a part"):
+            with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as helper:
+                assert helper.stdin is not None
+                helper.stdin.write(begun)
+                helper.stdin.flush()
+                assert helper.wait(TIMEOUT_S) == -signal.SIGALRM

@@ -12,7 +12,20 @@ from protocol.stream import Stream, message, root_segment, small
 
 from sandlift.errors import HostLimit, LocalProtocolError, RemoteProtocolError
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.session import ORDER, Content, End, Event, Failure, Have, Hello, ManifestSegment, Progress, Session, State
+from sandlift.session import (
+    HAVE_MAX,
+    ORDER,
+    Content,
+    End,
+    Event,
+    Failure,
+    Have,
+    Hello,
+    ManifestSegment,
+    Progress,
+    Session,
+    State,
+)
 from sandlift_helper import messages, wire
 
 OPERATIONS = sorted(ORDER)
@@ -326,6 +339,13 @@ class TestMessages:
         session = greeted() if kind == wire.HELLO else opened("survey")
         with pytest.raises(RemoteProtocolError, match=f"a {wire.KIND_NAMES[kind]} frame is no msgpack map"):
             session.receive(wire.frame(kind, payload))
+
+    def test_a_large_answer_is_refused_before_it_is_decoded(self) -> None:
+        at_most = b"\x81\xa1a\xc6" + (HAVE_MAX - 8).to_bytes(4, "big") + bytes(HAVE_MAX - 8)
+        assert opened("survey").receive(wire.frame(wire.HAVE, at_most)) == [Have({"a": bytes(HAVE_MAX - 8)})]
+        maps = b"\x81\xa1a\xdd" + HAVE_MAX.to_bytes(4, "big") + b"\x80" * HAVE_MAX
+        with pytest.raises(RemoteProtocolError, match=f"a have frame of {len(maps)} bytes"):
+            opened("survey").receive(wire.frame(wire.HAVE, maps))
 
     @pytest.mark.parametrize("protocol", [None, 0, 2, "1", b"1", [1], 1 << 63])
     def test_another_protocol_is_refused(self, protocol: object) -> None:
