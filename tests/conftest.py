@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,13 @@ import pytest
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
+
+
+def pytest_configure() -> None:
+    """Gives child processes what a person's shell would: buffered output, and an interrupt that is not ignored."""
+    os.environ.pop("PYTHONUNBUFFERED", None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def skip_reasons(reporter: TerminalReporter) -> Counter[str]:

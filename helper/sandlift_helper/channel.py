@@ -83,6 +83,7 @@ class Channel:
         self._polling = False
         self._awaits = False
         self._progress_due = 0.0
+        self._phase = ""
         self._credit_fd = -1
 
     def read_frame(self) -> "tuple[int, bytes]":
@@ -200,9 +201,10 @@ class Channel:
             self.host_gone()
 
     def progress(self, phase: str, **counts: int) -> None:
-        """Sends a progress frame, but not more often than twice a second."""
+        """Sends a progress frame: the first of a phase at once, then not more often than twice a second."""
         now = time.monotonic()
-        if now >= self._progress_due:
+        if now >= self._progress_due or phase != self._phase:
+            self._phase = phase
             self._progress_due = now + PROGRESS_INTERVAL_S
             self.send(wire.PROGRESS, messages.encode(dict(counts, phase=phase)))
 

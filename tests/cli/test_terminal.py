@@ -241,3 +241,9 @@ def test_sizes(size: int, text: str) -> None:
 )
 def test_times(seconds: float, text: str) -> None:
     assert output.seconds_text(seconds) == text
+
+
+def test_a_full_output_is_an_error_for_programs_too(place: Place) -> None:
+    with open("/dev/full", "wb") as full:
+        done = run("ls", "demo", "--json", "--store", place.store, stdout=full)
+    assert (done.status, done.err) == (1, "sandlift: error: cannot write the output: No space left on device\n")

@@ -7,7 +7,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tarfile
 import zlib
 from pathlib import Path
 
@@ -170,8 +169,8 @@ def test_one_digest_from_every_kind_of_installation(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     (sdist,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path / "sdist", filter="data")
+    (tmp_path / "sdist").mkdir()
+    subprocess.run(["tar", "xf", sdist, "-C", tmp_path / "sdist"], check=True)
     (source,) = (tmp_path / "sdist").iterdir()
     digests = {
         digest_with(ROOT / "agent", ROOT / "helper", cwd=tmp_path),

@@ -100,8 +100,9 @@ def run(words: Sequence[str], interrupts: Interrupts | None = None) -> int:
             return 2
         with program.make_context(PROGRAM, list(words), obj=settings) as context:
             status = program.invoke(context)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        from sandlift.cli import output
+
+        output.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code

@@ -53,7 +53,10 @@ def report(error: BaseException, settings: Settings) -> int:
         if settings.verbose and isinstance(known, InternalError):
             sys.stderr.write(output.harmless_lines("".join(traceback.format_exception(error))) + "\n")
     except (OSError, SandliftError):
+        # Standard output cannot be written, so whoever looks at the other one is told at least.
         close_output()
+        with suppress(OSError, SandliftError, AttributeError):
+            _print_text(known, settings)
     return exit_status(known)
 
 
@@ -113,7 +116,7 @@ def _print_json(error: SandliftError) -> None:
         sys.stderr.write(output.json_line(value))
     else:
         output.write_json(value)
-        sys.stdout.flush()
+        output.flush()
 
 
 def _context(error: SandliftError) -> dict[str, object]:
@@ -123,8 +126,11 @@ def _context(error: SandliftError) -> dict[str, object]:
 
 
 def _print_text(error: SandliftError, settings: Settings) -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    try:
+        output.flush()
+    except (OSError, SandliftError):
+        # What could not be written is lost already, and may be what the error is about.
+        close_output()
     said = {name: text for name in _SAID if (text := error.context.get(name))}
     lines = [f"sandlift: error: {output.harmless(error.message)}"]
     if error.hint:

@@ -76,6 +76,18 @@ def write(text: str) -> None:
         raise SandliftError(f"cannot write the output: {error.strerror}") from error
 
 
+def flush() -> None:
+    """Sends on what was written; raises as `write`."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SandliftError(f"cannot write the output: {error.strerror}") from error
+
+
 def write_bytes(data: bytes | memoryview) -> None:
     """Writes bytes as they are to standard output; raises as `write`."""
     global _raw_bytes_written
