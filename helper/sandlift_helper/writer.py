@@ -118,7 +118,8 @@ class Writer:
         if size <= wire.BLOCK_MAX:
             fd = create_file(rows, row, self._ladder)
             try:
-                _write_at(fd, block, 0)
+                if os.write(fd, block) != size:
+                    _write_at(fd, block, 0)
                 finish_file(rows, row, fd)
             finally:
                 os.close(fd)

@@ -72,7 +72,9 @@ def restore(
         plan = make_plan(manifest, spec.paths)
         blocks = store.blocks(snapshot)
         delivery = deliver([blocks.place(number) for number in plan.blocks])
-        sender = _Sender(run, _frames(plan, delivery.frame_of), blocks, delivery.frames)
+        # Between processes of one machine, copying a table costs less than compressing it.
+        codec = wire.CODEC_NONE if transport.name == "local" else wire.CODEC_ZLIB
+        sender = _Sender(run, _frames(plan, delivery.frame_of, codec), blocks, delivery.frames)
         end = _listen(run, sender, watch, plan.size_bytes)
         wire_bytes = run.wire
     counts = manifest.counts
@@ -123,21 +125,21 @@ def _listen(run: HelperRun, sender: _Sender, watch: Watch, total_bytes: int) -> 
     return end
 
 
-def _frames(plan: Plan, frame_of: array[int]) -> Iterator[bytes]:
+def _frames(plan: Plan, frame_of: array[int], codec: int) -> Iterator[bytes]:
     """Yields the manifest frames, then the one that says which content frame brings which block."""
     from sandlift.restoring.plan import segments
 
     for encoded in segments(plan.rows):
-        yield _packed(wire.MANIFEST, encoded)
+        yield _packed(wire.MANIFEST, encoded, codec)
     if sys.byteorder == "big":
         frame_of = array("I", frame_of)
         frame_of.byteswap()
-    yield _packed(wire.HAVE, frame_of.tobytes())
+    yield _packed(wire.HAVE, frame_of.tobytes(), codec)
 
 
-def _packed(kind: int, data: bytes) -> bytes:
-    # zlib, because every helper can read it.
-    return wire.frame(kind, wire.packed_header(wire.CODEC_ZLIB, len(data)) + zlib.compress(data, 1))
+def _packed(kind: int, data: bytes, codec: int) -> bytes:
+    encoded = zlib.compress(data, 1) if codec == wire.CODEC_ZLIB else data
+    return wire.frame(kind, wire.packed_header(codec, len(data)) + encoded)
 
 
 class _Sender:
