@@ -1,6 +1,7 @@
 """The private directory beside a target, in which a tree is built before it becomes visible by one rename."""
 
 import errno
+import fcntl
 import os
 import signal
 import stat
@@ -31,9 +32,13 @@ class Staging:
             # From here on modes are ours: private until they are set.
             os.umask(0o077)
             self._parent_fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._stage = b".%s.%s%s" % (name[:100], os.urandom(8).hex().encode(), SUFFIX)
+            prefix = b".%s." % name[:100]
+            self._sweep(prefix)
+            self._stage = prefix + os.urandom(8).hex().encode() + SUFFIX
             os.mkdir(self._stage, 0o700, dir_fd=self._parent_fd)
             self.fd = os.open(self._stage, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
+            # Held until the last process that writes here has ended: the sign of a living restore.
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise target_failure(error, os.fsdecode(parent))
 
@@ -52,6 +57,27 @@ class Staging:
         if os.path.ismount(self._target):
             raise Failure("target-unusable", "%s is a mount point, so nothing can be renamed onto it" % shown)
         return status
+
+    def _sweep(self, prefix: bytes) -> None:
+        """Removes staging directories for the same target that killed restores of ours have left."""
+        for text in os.listdir(self._parent_fd):
+            name = os.fsencode(text)
+            middle = name[len(prefix) : -len(SUFFIX)]
+            if name != prefix + middle + SUFFIX or len(middle) != 16 or middle.strip(b"0123456789abcdef"):
+                continue
+            try:
+                fd = os.open(name, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
+            except OSError:
+                continue
+            try:
+                if os.fstat(fd).st_uid == os.geteuid():
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(self._parent_fd, name)
+            except OSError:
+                # Another restore is at work there, or it cannot be removed: it stays, under its telling name.
+                pass
+            finally:
+                os.close(fd)
 
     def check_room(self, size: int, inodes: int) -> None:
         """Raises Failure when the file system has no room for *size* bytes and *inodes* files."""
@@ -125,11 +151,20 @@ def remove_tree(parent_fd: int, name: bytes) -> None:
 
 
 def _open_writable(parent_fd: int, name: bytes) -> int:
+    """Opens a directory and lets its owner in; its mode is set by descriptor, since a name may become a link."""
     try:
-        os.chmod(name, 0o700, dir_fd=parent_fd)
-    except OSError:
-        pass
-    return os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
+        fd = os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
+    except PermissionError:
+        if not hasattr(os, "O_PATH"):
+            raise
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
+        try:
+            os.chmod("/proc/self/fd/%d" % handle, 0o700)
+        finally:
+            os.close(handle)
+        return os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
+    os.fchmod(fd, 0o700)
+    return fd
 
 
 def _unlink_files(fd: int) -> "list[bytes]":

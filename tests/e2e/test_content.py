@@ -310,3 +310,17 @@ def test_times_that_no_field_holds(mtime_ns: int) -> None:
         taken = folder.capture()
         assert taken.excluded == {}
         assert_equal(timed(nearest), folder.restore(taken))
+
+
+# cases: dust-tt/dust#28081, theexperiencecompany/gaia#758
+@pytest.mark.parametrize("road", ["ssh", "paramiko"], indirect=True)
+def test_what_travels_is_compressed_and_raw(far_lift: Lift) -> None:
+    text, noise = b"".join(b"line %d of many\n" % number for number in range(200_000)), os.urandom(4 * BLOCK)
+    source = tree({b"text": File(text)})
+    far_lift.make(source)
+    taken = far_lift.capture()
+    assert taken.capture.wire.received < len(text) // 4
+    assert_equal(source, far_lift.restore(taken))
+    remove(far_lift.root)
+    far_lift.make(tree({b"noise": File(noise)}))
+    assert len(noise) < far_lift.capture().capture.wire.received < len(noise) + (64 << 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sandlift.errors import (
     RootMissing,
     RootNotDirectory,
     RootUnreadable,
+    StoreDamaged,
     StrictLoss,
     TargetNotEmpty,
     TargetUnusable,
@@ -338,3 +340,52 @@ def test_a_relative_target(lift: Lift, monkeypatch: pytest.MonkeyPatch) -> None:
     with local(Path("here/out")) as box:
         box.restore(lift.store, taken.capture.ref)
     assert_equal(SOURCE, read(lift.folder / "here" / "out"))
+
+
+# cases: ginlix-ai/LangAlpha#394, opensandbox-group/OpenSandbox#1016, Gitlawb/zero#993
+@pytest.mark.parametrize("there", [True, False], ids=["empty", "absent"])
+def test_a_target_of_a_restore_that_fails_is_as_it_was(far_lift: Lift, there: bool) -> None:
+    """A block that is damaged, on a disk and not by chance, is met when much is written already."""
+    far_lift.make(tree({b"%d" % number: File(os.urandom(BLOCK)) for number in range(8)}))
+    taken = far_lift.capture()
+    (pack,) = (path for path in (far_lift.folder / "store" / "packs").rglob("*") if path.is_file())
+    data = bytearray(pack.read_bytes())
+    data[len(data) * 3 // 4] ^= 1
+    pack.write_bytes(data)
+    target = far_lift.target()
+    if there:
+        target.mkdir(mode=0o711)
+    before, names = there and target.stat(), sorted(os.listdir(far_lift.folder))
+    with pytest.raises(StoreDamaged):
+        far_lift.restore_to(taken, target)
+    assert sorted(os.listdir(far_lift.folder)) == names
+    if before:
+        assert os.listdir(target) == []
+        assert (target.stat().st_ino, target.stat().st_mode) == (before.st_ino, before.st_mode)
+
+
+# cases: paperclipai/paperclip#12187, paperclipai/paperclip#9814
+def test_two_restores_to_one_target(lift: Lift) -> None:
+    """No lock file is needed: the rename decides, and who loses leaves nothing."""
+    lift.make(SOURCE)
+    taken = lift.capture()
+    target, together = lift.target(), threading.Barrier(2)
+    ends: list[str] = []
+
+    def restore() -> None:
+        with local(target) as box:
+            together.wait()
+            try:
+                box.restore(lift.store, taken.capture.ref)
+                ends.append("restored")
+            except TargetNotEmpty:
+                ends.append("refused")
+
+    threads = [threading.Thread(target=restore) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ends) == ["refused", "restored"]
+    assert_equal(SOURCE, read(target))
+    assert sorted(os.listdir(lift.folder)) == sorted(["store", "w", target.name])

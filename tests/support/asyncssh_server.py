@@ -24,12 +24,12 @@ from urllib.parse import quote
 
 import asyncssh
 
-from support.sshd import HOST, client_options
+from support.sshd import HOST, KeyFolder
 
 STOP_S = 5.0
 
 
-class AsyncsshServer:
+class AsyncsshServer(KeyFolder):
     """A running server; ``with AsyncsshServer() as server``."""
 
     def __init__(self, *, host_key_type: str = "ssh-ed25519") -> None:
@@ -60,26 +60,6 @@ class AsyncsshServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    @property
-    def key_file(self) -> str:
-        """The private key of the user."""
-        return str(self.folder / "id")
-
-    @property
-    def host_key_file(self) -> str:
-        """The server's public key."""
-        return str(self.folder / "host_key.pub")
-
-    @property
-    def known_hosts_file(self) -> str:
-        """A known_hosts with this server alone."""
-        return str(self.folder / "known_hosts")
-
-    @property
-    def ssh_options(self) -> tuple[str, ...]:
-        """Words for the ssh client: this server's keys, no agent, no configuration of the user's."""
-        return client_options(self.key_file, self.known_hosts_file)
 
     @property
     def is_idle(self) -> bool:

@@ -25,7 +25,33 @@ START_S = 10.0
 _GUARD = '( "$@"; kill -9 0 ) & read -r _; kill -9 0'
 
 
-class Sshd:
+class KeyFolder:
+    """What a test's server keeps in its folder for clients: their key, its own, and the options that name them."""
+
+    folder: Path
+
+    @property
+    def key_file(self) -> str:
+        """The private key of the user."""
+        return str(self.folder / "id")
+
+    @property
+    def host_key_file(self) -> str:
+        """The server's public key."""
+        return str(self.folder / "host_key.pub")
+
+    @property
+    def known_hosts_file(self) -> str:
+        """A known_hosts with this server alone."""
+        return str(self.folder / "known_hosts")
+
+    @property
+    def ssh_options(self) -> tuple[str, ...]:
+        """Words for the ssh client: this server's keys, no agent, no configuration of the user's."""
+        return client_options(self.key_file, self.known_hosts_file)
+
+
+class Sshd(KeyFolder):
     """A running server; ``ssh_options`` make the ssh client use its keys and nothing of the user's.
 
     ``banner`` is shown before login, ``noise`` is printed on stdout before every command's own output, as a
@@ -68,26 +94,6 @@ class Sshd:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    @property
-    def key_file(self) -> str:
-        """The private key of the user."""
-        return str(self.folder / "id")
-
-    @property
-    def host_key_file(self) -> str:
-        """The server's public key."""
-        return str(self.folder / "host_key.pub")
-
-    @property
-    def known_hosts_file(self) -> str:
-        """A known_hosts with this server alone."""
-        return str(self.folder / "known_hosts")
-
-    @property
-    def ssh_options(self) -> tuple[str, ...]:
-        """Words for the ssh client: this server's keys, no agent, no configuration of the user's."""
-        return client_options(self.key_file, self.known_hosts_file)
 
     @property
     def log(self) -> str:
