@@ -22,6 +22,7 @@ def test_no_limit() -> None:
     deadline.check()
 
 
+# cases: vm0-ai/vm0#117
 def test_zero_is_over_already() -> None:
     deadline = Deadline.after(0)
     assert deadline.remaining_s(5) == 0

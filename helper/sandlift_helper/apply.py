@@ -51,7 +51,7 @@ def apply(channel: Channel, message: "dict[str, object]") -> None:
         tree.make_directories()
         tree.make_large_files()
         # Each frame brings at least one block, so the highest number tells how many come.
-        _write_all(channel, staging.fd, layout, max(places, default=-1) + 1)
+        _write_all(channel, staging.fd, layout, max(places, default=-1) + 1, os.fsdecode(target))
         tree.finish(keep_root=staging.existing)
         channel.poll()
         staging.publish()
@@ -277,7 +277,7 @@ class _Input:
         return self._buffer[:size]
 
 
-def _write_all(channel: Channel, root_fd: int, layout: Layout, frames: int) -> None:
+def _write_all(channel: Channel, root_fd: int, layout: Layout, frames: int, shown: str) -> None:
     """Writes all content, in several processes where that pays.  Raises Failure unless every use was written."""
     source = _Input(channel, frames)
     count = min(WORKERS_MAX, usable_cores()) if frames >= FORK_FRAMES_MIN else 1
@@ -293,7 +293,7 @@ def _write_all(channel: Channel, root_fd: int, layout: Layout, frames: int) -> N
             try:
                 writer.write_frame(*item)
             except OSError as error:
-                raise target_failure(error, "the target")
+                raise target_failure(error, shown)
             after = writer.files, writer.uses, writer.bytes
             report(_COUNTS.pack(*(new - old for new, old in zip(after, before))))
 

@@ -5,11 +5,15 @@ import fcntl
 import os
 import signal
 import stat
+import time
 
 from sandlift_helper.channel import Failure
 from sandlift_helper.ladder import DIRECTORY_FLAGS
 
 SUFFIX = b".sandlift-new"
+
+# Who cannot lock the parent within a second does without, and then sweeps nothing.
+PARENT_LOCK_TRIES = 20
 
 
 class Staging:
@@ -33,12 +37,17 @@ class Staging:
             os.umask(0o077)
             self._parent_fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             prefix = b".%s." % name[:100]
-            self._sweep(prefix)
+            # Two restores may start at once: neither may sweep what the other has made and not locked yet.
+            alone = _try_lock(self._parent_fd, PARENT_LOCK_TRIES)
+            if alone:
+                self._sweep(prefix)
             self._stage = prefix + os.urandom(8).hex().encode() + SUFFIX
             os.mkdir(self._stage, 0o700, dir_fd=self._parent_fd)
             self.fd = os.open(self._stage, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
             # Held until the last process that writes here has ended: the sign of a living restore.
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if alone:
+                fcntl.flock(self._parent_fd, fcntl.LOCK_UN)
         except OSError as error:
             raise target_failure(error, os.fsdecode(parent))
 
@@ -70,11 +79,11 @@ class Staging:
             except OSError:
                 continue
             try:
-                if os.fstat(fd).st_uid == os.geteuid():
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # A directory that another restore is at work in is locked.
+                if os.fstat(fd).st_uid == os.geteuid() and _try_lock(fd, 1):
                     remove_tree(self._parent_fd, name)
             except OSError:
-                # Another restore is at work there, or it cannot be removed: it stays, under its telling name.
+                # What cannot be removed stays, under its telling name.
                 pass
             finally:
                 os.close(fd)
@@ -108,6 +117,18 @@ class Staging:
             remove_tree(self._parent_fd, self._stage)
         except OSError:
             pass
+
+
+def _try_lock(fd: int, tries: int) -> bool:
+    """Returns whether *fd* could be locked, within *tries* tries 50 ms apart."""
+    for left in range(tries - 1, -1, -1):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if left:
+                time.sleep(0.05)
+    return False
 
 
 def target_failure(error: OSError, shown: str) -> Failure:

@@ -257,6 +257,7 @@ def test_endless_manifest_meets_its_limit(store: Store, tmp_path: Path) -> None:
         run_prefix(play.save(tmp_path / "play"), store, limits=Limits(manifest_bytes=20_000_000))
 
 
+# cases: kubernetes/kubernetes#58692
 def test_a_flood_on_stderr(store: Store, tmp_path: Path) -> None:
     play = Play().complain(50_000_000).mark().send(small().data)
     assert run_prefix(play.save(tmp_path / "play"), store).number == 2
@@ -268,6 +269,7 @@ def test_a_flood_on_stderr(store: Store, tmp_path: Path) -> None:
 # Ends.
 
 
+# cases: kubernetes/kubectl#1361
 @pytest.mark.parametrize("status", [0, 1, 97, 137])
 @pytest.mark.parametrize("at", ["mark", "hello", "middle", "before the end"])
 def test_an_exit_without_an_end(at: str, status: int, store: Store, tmp_path: Path) -> None:

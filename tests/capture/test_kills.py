@@ -263,6 +263,7 @@ def test_the_helper_ends_when_its_input_ends(workspace: Path) -> None:
         assert settles(lambda: not any(map(is_alive, workers)), 0.5)
 
 
+# cases: onyx-dot-app/onyx#11892, Kilo-Org/cloud#2433
 @needs_cores
 def test_the_helper_ends_when_its_output_ends(workspace: Path) -> None:
     with stalled_helper(workspace, silence_s=60) as process:

@@ -96,6 +96,8 @@ def box_of(client: str, server: Sshd, root: Path) -> Box:
     return Box(parse_target(server.url(str(root), scheme="paramiko")), transport)
 
 
+# cases: rust-lang/rustup#498, chriskempson/base16-shell#40
+# cases: ChrisTitusTech/mybash#122, ansible/ansible#2268, MichaIng/DietPi#1703
 @pytest.mark.parametrize("client", ["ssh", "paramiko"])
 def test_login_noise_over_ssh(client: str, talkative: Sshd, tree: Path, store: Store) -> None:
     with connect(f"local:{tree}") as box:

@@ -102,6 +102,7 @@ def test_cut_at_every_edge_of_a_frame(output: Path, transcript: bytes, store: St
         assert_truncated(output, len(transcript) - 1, store)
 
 
+# cases: kubernetes/kubernetes#60140, kubernetes/kubectl#1103, kubernetes/kubectl#1425
 def test_cut_at_random_bytes(output: Path, transcript: bytes, store: Store) -> None:
     chance = random.Random(SEED)
     before = contents(Path(store.location))

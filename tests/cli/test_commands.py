@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -225,7 +226,31 @@ def test_completion_is_a_script_and_its_answers_are_the_commands() -> None:
 
 def test_python_m_sandlift_is_the_same_program() -> None:
     import subprocess
-    import sys
 
     done = subprocess.run([sys.executable, "-m", "sandlift", "--version"], capture_output=True, text=True, check=False)
     assert done.stdout == f"sandlift {sandlift.__version__}\n"
+
+
+MEASURE = """
+import resource, subprocess, sys
+status = subprocess.run(sys.argv[1:]).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+# cases: pipeshub-ai/pipeshub-ai#2031, hephaestus-build/Hephaestus#903, hephaestus-build/Hephaestus#917
+# cases: testcontainers/testcontainers-java#2863, testcontainers/testcontainers-java#4203, mcdonc/klangk#700
+def test_memory_does_not_follow_the_size(tmp_path: Path) -> None:
+    """The largest of all processes, the helper's too, stays far below what goes through them."""
+    root = tmp_path / "w"
+    root.mkdir()
+    with open(root / "large", "wb") as file:
+        file.writelines(os.urandom(1 << 20) for _ in range(320))
+    store = ("--store", tmp_path / "store")
+    # A small program measures, because a child begins with the size of its parent.
+    prefix = [sys.executable, "-I", "-S", "-c", MEASURE]
+    for words in (("capture", root, "--as", "w"), ("restore", "w", tmp_path / "out")):
+        done = run(*words, *store, prefix=prefix)
+        assert done.status == 0
+        assert 1 << 10 < int(done.err) < 160 << 10

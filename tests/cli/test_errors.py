@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from cli.program import Place, expect, run, store_files
 
 from support.needs import lacking
@@ -30,6 +31,7 @@ def test_roots_that_cannot_be_captured(place: Place, tmp_path: Path) -> None:
     assert store_files(place.store) == before
 
 
+# cases: Backblaze/B2_Command_Line_Tool#174, djmaze/resticker#107
 def test_what_an_ordinary_user_may_not_read(tmp_path: Path) -> None:
     prefix = without_rights()
     root, store = tmp_path / "w", tmp_path / "stores" / "s"
@@ -104,3 +106,32 @@ def test_a_link_that_a_subset_would_let_out(tmp_path: Path) -> None:
     expect(run(*words), 4, "unsafe-link", "way")
     assert not (tmp_path / "out").exists()
     assert run(*words, "--path", "alias").status == 0
+
+
+# cases: actions/cache#1659, paperclipai/paperclip#9814, crocs-muni/sec-certs#476, wick3dr0se/archstrap#11
+# cases: timvisee/ffsend#136
+@pytest.mark.parametrize("when", ["before anything is written", "in the middle"])
+def test_a_target_on_a_full_disk(tmp_path: Path, when: str) -> None:
+    """The room is looked at first; where that was not enough, what was begun goes away again."""
+    if os.geteuid() != 0:
+        lacking("a small file system can only be mounted by root: run the tests as root")
+    root, store, disk = tmp_path / "w", tmp_path / "store", tmp_path / "disk"
+    root.mkdir()
+    disk.mkdir()
+    if when == "in the middle":
+        # Each takes a page, though it holds a byte.
+        for number in range(300):
+            (root / f"{number}").write_bytes(b"%d" % (number % 10))
+    else:
+        (root / "noise").write_bytes(os.urandom(1 << 20))
+    assert run("capture", root, "--as", "w", "--store", store).status == 0
+    script = 'mount -t tmpfs -o size=512k tmpfs "$DISK" && { "$@"; s=$?; ls -A "$DISK" >"$DISK.left"; exit $s; }'
+    done = run(
+        *("restore", "w", disk / "out", "--json", "--store", store),
+        prefix=["unshare", "-m", "env", f"DISK={disk}", "sh", "-c", script, "sh"],
+    )
+    says = [f"{disk}/out needs {1 << 20} bytes", "has 524288"]
+    middle = [f"{disk}/out: No space left on device"]
+    error = expect(done, 1, "target-full", *(middle if when == "in the middle" else says))
+    assert error["retryable"] is True
+    assert (tmp_path / "disk.left").read_text() == ""

@@ -101,7 +101,7 @@ def test_the_time_limit_ends_a_capture(own_place: Place, endless: Path) -> None:
 def test_a_second_signal_ends_at_once(own_place: Place, tmp_path: Path) -> None:
     # A far side that neither ends nor listens keeps the orderly end busy for more than a second.
     stubborn = tmp_path / "stubborn"
-    stubborn.write_text("#!/bin/sh\ntrap '' TERM HUP INT\nwhile :; do sleep 0.05; done\n")
+    stubborn.write_text("#!/bin/sh\ntrap '' TERM HUP INT\ni=0\nwhile [ $i -lt 600 ]; do i=$((i+1)); sleep 0.05; done\n")
     stubborn.chmod(0o755)
     with started(own_place.store, "capture", "/x", "--as", "demo", "--via", str(stubborn)) as process:
         end = time.monotonic() + 20
@@ -123,6 +123,7 @@ def test_a_second_signal_ends_at_once(own_place: Place, tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+# cases: Gitlawb/zero#993, ATAC-Helicopter/VaultSync#594, actions/cache#504, votingworks/vxsuite#9270
 def test_a_restore_that_is_interrupted_leaves_no_target(tmp_path: Path) -> None:
     root, store = tmp_path / "w", tmp_path / "store"
     root.mkdir()

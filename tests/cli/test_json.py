@@ -132,6 +132,7 @@ def test_ls(place: Place) -> None:
     ]
 
 
+# cases: e2b-dev/E2B#884, anthropics/claude-code#65847, anthropics/claude-code#67211, anthropics/claude-code#45383
 def test_restore(place: Place, tmp_path: Path) -> None:
     target = os.fsencode(tmp_path) + b"/out\xff"
     done = place.run("restore", "demo", target, "--json")

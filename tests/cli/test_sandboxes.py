@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from cli.program import Place, expect, run, store_files
 
 import sandlift_helper
-from support.needs import require
+from sandlift import payload
+from support.needs import lacking, require
 from support.sshd import free_port
 
 FAR_SIDE = """
@@ -49,6 +51,7 @@ def via_script(tmp_path: Path, text: str) -> str:
     return shlex.join([sys.executable, str(script)])
 
 
+# cases: onyx-dot-app/onyx#11892
 @pytest.mark.parametrize("code", MISBEHAVIOUR)
 def test_what_a_sandbox_does_wrong(place: Place, tmp_path: Path, code: str) -> None:
     status, retryable, text = MISBEHAVIOUR[code]
@@ -103,8 +106,95 @@ def test_a_failed_connection_makes_no_store(tmp_path: Path) -> None:
     assert not store.exists()
 
 
+# cases: vm0-ai/vm0#117
 def test_the_time_limit(place: Place) -> None:
     before = store_files(place.store)
     error = expect(place.run("capture", place.root, "--as", "demo", "--timeout", "0", "--json"), 1, "deadline")
     assert error["context"] == {"limit_s": 0.0}
     assert store_files(place.store) == before
+
+
+def recorder(tmp_path: Path) -> tuple[str, Path]:
+    """A prefix that runs what follows it, and the file in which it writes down the words, one a line."""
+    script, words = tmp_path / "recorder", tmp_path / "words"
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{shlex.quote(str(words))}\nexec "$@"\n')
+    script.chmod(0o755)
+    return str(script), words
+
+
+# cases: earendil-works/gondolin#130, truefoundry/trueforge#416, agentscope-ai/agentscope-java#2618
+# cases: langchain-ai/deepagents#872, langchain-ai/deepagents#1402, orka-agents/orka#134
+def test_nothing_of_a_request_stands_on_a_command_line(place: Place, tmp_path: Path) -> None:
+    """300 KiB of rules, and a root whose name nobody else should see, go in by the input."""
+    root = tmp_path / "secret-root"
+    root.mkdir()
+    for name in ("secret-rule-0", "secret-rule-1499", "kept"):
+        (root / name.ljust(200, "x")).touch()
+    via, words = recorder(tmp_path)
+    rules = [word for n in range(1500) for word in ("--exclude-path", f"secret-rule-{n}".ljust(200, "x"))]
+    done = place.run("capture", root, "--as", "long", "--note", "secret-note", "--via", via, "--json", *rules)
+    assert (done.status, done.object["counts"]["files"], done.object["counts"]["excluded"]) == (0, 1, 2)
+    assert words.read_text() == "\n".join([*payload.sandbox_argv(), ""])
+    assert "secret" not in words.read_text()
+    assert len(words.read_bytes()) < 2000
+
+
+# cases: ansible/community-ansible-dev-tools-image#26, konica/ai-sandbox-manager#90, openai/openai-agents-js#1501
+def test_a_sandbox_with_nothing_but_a_python(place: Place, tmp_path: Path) -> None:
+    """Neither tar nor anything else is needed; where Python is missing too, the message says what was looked for."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "sh").symlink_to("/bin/sh")
+    (programs / "only-python").symlink_to(os.path.realpath(sys.executable))
+    way = ("--via", f"/usr/bin/env PATH={programs}", "--json")
+    known = place.run("capture", place.root, "--as", "known", "--exclude", "*.log", "--json").object["content"]
+    words = ("capture", place.root, "--as", "bare", "--exclude", "*.log", *way, "--python")
+    done = place.run(*words, "only-python")
+    assert (done.status, done.object["content"]) == (0, known)
+    back = place.run("restore", "bare", tmp_path / "out", *way, "--python", "only-python")
+    assert (back.status, back.object["counts"]["created"]) == (0, 12)
+    error = expect(place.run(*words, "python3"), 6, "no-python", "no Python 3", "install python3")
+    assert error["context"] == {"tried": ["python3"]}
+
+
+# cases: actions/cache#1658
+def test_a_sandbox_whose_disk_is_full(place: Place, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        lacking("a small file system can only be mounted by root: run the tests as root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = tmp_path / "full"
+    script.write_text(
+        'mount -t tmpfs -o size=64k,nr_inodes=10 tmpfs "$DISK" && cd "$DISK" || exit 1\n'
+        'echo kept >file; cat /dev/zero >filler 2>/dev/null; test "$(stat -fc %a .)" = 0 || exit 1\n'
+        'HOME=$DISK TMPDIR=$DISK; export HOME TMPDIR; exec "$@"\n'
+    )
+    prefix = shlex.join(["unshare", "-m", "env", f"DISK={disk}", "sh", str(script)])
+    done = place.run("capture", disk, "--as", "full", "--via", prefix, "--json")
+    assert (done.status, done.object["outcome"], done.object["counts"]["files"]) == (0, "complete", 2)
+    assert place.run("cat", "full", "file").stdout == b"kept\n"
+    assert place.run("cat", "full", "filler").stdout == bytes((64 << 10) - 4096)
+
+
+# cases: NVIDIA/NemoClaw#1901, kubernetes/kubernetes#112834
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_sandbox_that_does_nothing_is_no_success(place: Place, tmp_path: Path, status: int) -> None:
+    before = store_files(place.store)
+    via = ("--via", f"sh -c 'exit {status}'", "--json")
+    for words in (("restore", "demo", tmp_path / "out"), ("capture", place.root, "--as", "demo")):
+        expect(place.run(*words, *via), 6, "helper-start", f"exit status {status}")
+    assert not (tmp_path / "out").exists()
+    assert store_files(place.store) == before
+
+
+# cases: NVIDIA/NemoClaw#1901
+def test_a_restore_to_a_sandbox_that_is_stopped(place: Place, tmp_path: Path) -> None:
+    require("ssh")
+    wrapper = tmp_path / "ssh"
+    wrapper.write_text('#!/bin/sh\nexec ssh -F /dev/null "$@"\n')
+    wrapper.chmod(0o755)
+    for name in ("demo", "empty"):
+        if name == "empty":
+            assert place.run("capture", place.root / "empty", "--as", name).status == 0
+        url = f"ssh://me@127.0.0.1:{free_port()}{tmp_path}/out"
+        expect(place.run("restore", name, url, "--json", env={"SANDLIFT_SSH": str(wrapper)}), 5, "refused")

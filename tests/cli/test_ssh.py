@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.program import Place, expect, run
+from cli.program import Place, expect, run, store_files
 
 from support.needs import require
 from support.sshd import Sshd
@@ -119,3 +119,13 @@ def test_host_keys(place: Place, server: Sshd, tmp_path: Path) -> None:
     assert error["retryable"] is False
     wrong = ("--key-file", str(other), "--host-key-file", server.host_key_file)
     expect(place.run(*paramiko, *wrong, env=env), 5, "auth-failed")
+
+
+# cases: moby/moby#29432, moby/moby#8513, docker/for-linux#108, docker/compose#4550
+def test_a_terminal_in_between_is_refused(place: Place, server: Sshd, tmp_path: Path) -> None:
+    prefix = shlex.join(["ssh", "-tt", *server.ssh_options, "-p", str(server.port), f"{server.user}@{server.host}"])
+    before = store_files(place.store)
+    for words in (("capture", place.root, "--as", "demo"), ("restore", "demo", tmp_path / "out")):
+        expect(place.run(*words, "--via-shell", prefix, "--json"), 6, "helper-start")
+    assert store_files(place.store) == before
+    assert not (tmp_path / "out").exists()

@@ -111,6 +111,7 @@ def test_tables_fit_a_terminal_of_eighty_columns(place: Place) -> None:
     assert [line.split()[0] for line in shown if line.startswith("demo@")] == ["demo@2", "demo@1"]
 
 
+# cases: openclaw/openclaw#42273
 def test_a_capture_on_a_terminal_shows_its_progress_and_takes_it_back(tmp_path: Path) -> None:
     root = tmp_path / "w"
     root.mkdir()

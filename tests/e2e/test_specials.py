@@ -83,7 +83,7 @@ def test_devices_are_left_out(lift: Lift) -> None:
     assert_equal(source.without(*taken.excluded), lift.restore(taken))
 
 
-# cases: NVIDIA/NemoClaw#12069, NVIDIA/OpenShell#2920, restic/restic#5288, NVIDIA/NemoClaw#2727
+# cases: NVIDIA/NemoClaw#12069, NVIDIA/OpenShell#2920, restic/restic#5288, NVIDIA/NemoClaw#2727, NVIDIA/NemoClaw#6455
 def test_what_cannot_be_read_is_lost_and_the_rest_intact(nobodys_lift: Lift) -> None:
     source = tree(
         {

@@ -64,7 +64,7 @@ def test_what_a_killed_restore_left_is_removed_by_the_next(store: Store, tmp_pat
     (tmp_path / "to").mkdir()
     left = left_by_a_killed_restore(store, tmp_path / "to" / "out")
     # As if it had come as far as the directories' own modes.
-    os.chmod(left, 0)
+    os.chmod(left / "d", 0)
     restore(store, tmp_path / "to" / "out")
     assert stages(tmp_path / "to") == []
     assert_equal(read(tmp_path / "work"), read(tmp_path / "to" / "out"))

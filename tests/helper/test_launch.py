@@ -280,6 +280,7 @@ def test_no_stderr_at_all(workspace: Path, identity: bytes) -> None:
     assert outcome.manifest.identity == identity
 
 
+# cases: paperclipai/paperclip#9814, paperclipai/paperclip#12187
 def test_no_file_is_left_behind(workspace: Path, tmp_path: Path) -> None:
     """Nothing is written in the sandbox, wherever a program usually writes."""
     env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPYCACHEPREFIX": str(tmp_path)}

@@ -61,6 +61,7 @@ class TestSearch:
             fake(tmp_path, name, "exit 96")
         assert find(tmp_path) == (wire.EXIT_PYTHON_OLD, order, b"")
 
+    # cases: konica/ai-sandbox-manager#90
     def test_no_python(self, tmp_path: Path) -> None:
         assert find(tmp_path) == (wire.EXIT_NO_PYTHON, [], b"")
 
@@ -114,6 +115,7 @@ class TestQuoting:
         assert set(payload.sandbox_argv()[2]) & set("'\\!\n`") == set()
         assert len(payload.sandbox_argv()[2].encode()) < 2000
 
+    # cases: fish-shell/fish-shell#3473
     @pytest.mark.parametrize("shell", SHELLS)
     def test_it_survives_every_login_shell(self, shell: str, tmp_path: Path) -> None:
         command = shell_command(payload.sandbox_argv(sys.executable), ANY)
@@ -173,6 +175,7 @@ def cuts() -> list[int]:
 
 
 class TestShortPayload:
+    # cases: kubernetes/kubernetes#112834, opensandbox-group/OpenSandbox#1016
     @pytest.mark.parametrize("cut", cuts())
     def test_every_kind_of_cut(self, cut: int) -> None:
         assert run_start(sys.executable, payload.opening(NONCE)[:cut]) == (wire.EXIT_SHORT_PAYLOAD, b"", b"")
@@ -198,6 +201,7 @@ class TestShortPayload:
         assert done.returncode != 0
         assert done.stdout == b""
 
+    # cases: moby/moby#29432, docker/for-linux#108
     def test_a_terminal_is_refused(self) -> None:
         master, slave = os.openpty()
         try:

@@ -47,6 +47,7 @@ def test_one_byte_at_a_time() -> None:
     assert read([data[at : at + 1] for at in range(len(data))]) == (whole, b"")
 
 
+# cases: kubernetes-client/python#717
 @given(frames_of_any_kind, st.lists(st.integers(min_value=0), max_size=12))
 def test_any_split_gives_the_same_frames(frames: Frames, cuts: list[int]) -> None:
     assert read(split(written(frames), cuts)) == (frames, b"")

@@ -325,6 +325,7 @@ def test_the_base_is_accepted_as_it_is() -> None:
     assert manifest.counts.excluded == 2
 
 
+# cases: openclaw/openclaw#123672
 @pytest.mark.parametrize("name", RULES)
 def test_nothing_is_stored_of_what_breaks_a_rule(name: str, store: Store, tmp_path: Path) -> None:
     says, breaks, keeps = RULES[name]

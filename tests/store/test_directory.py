@@ -36,6 +36,7 @@ def temporaries(objects: DirectoryObjects) -> list[str]:
     return os.listdir(objects.path / "tmp")
 
 
+# cases: NousResearch/hermes-agent#48441, NousResearch/hermes-agent#62336, inoio/agents-sandbox#12
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
 def test_everything_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
@@ -144,6 +145,7 @@ def test_listings_of_two_threads_do_not_disturb_each_other(objects: DirectoryObj
 # --- unfinished files ---------------------------------------------------------------------------------------------
 
 
+# cases: openclaw/crawlbar#39, justrach/codedb#52, justrach/codedb#408, openclaw/openclaw#42273
 def test_a_killed_writers_file_is_swept_and_a_living_ones_is_not(
     objects: DirectoryObjects, start: Callable[..., subprocess.Popen[str]]
 ) -> None:

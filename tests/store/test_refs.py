@@ -111,6 +111,7 @@ def test_a_lost_answer_is_success(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert [record.number for record in store.log("demo")] == [1]
 
 
+# cases: fdupoux/fsarchiver#9, Esposter/Esposter#953
 def test_eight_processes_get_distinct_numbers(store: Store, start: Callable[..., subprocess.Popen[str]]) -> None:
     save(store, "demo", [[b"block"]])
     workers = [start("refs", store.location, 5) for _ in range(8)]
@@ -295,6 +296,7 @@ def test_every_field_is_checked(store: Store, field: str) -> None:
         assert "demo@1" in caught.value.message
 
 
+# cases: quirq-ai/xo-space#42, onyx-dot-app/onyx#11909
 @pytest.mark.parametrize(("change", "text"), [({"format": 2}, "format 2"), ({"sealed": "age"}, "sealed as 'age'")])
 def test_a_newer_ref_is_refused_by_name(store: Store, change: dict[str, Any], text: str) -> None:
     add(store)

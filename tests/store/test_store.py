@@ -95,6 +95,7 @@ def test_a_store_made_by_another_after_the_first_look(tmp_path: Path, monkeypatc
     assert os.listdir(tmp_path / "store/tmp") == []
 
 
+# cases: quirq-ai/xo-space#42, onyx-dot-app/onyx#11909
 @pytest.mark.parametrize(
     ("fields", "text"),
     [({"sandlift-store": 2, "sealed": None}, "format 2"), ({"sandlift-store": 1, "sealed": "age"}, "sealed as 'age'")],

@@ -82,6 +82,7 @@ def test_a_flipped_bit_in_a_pack_names_the_refs(store: Store, part: str) -> None
     assert key_of(path.name) in damage.reason
 
 
+# cases: markmhendrickson/neotoma#2075, Abilityai/trinity#2060
 def test_every_flipped_bit_is_found_unless_the_blocks_are_right(store: Store) -> None:
     blocks = [b"one", b"two", b"three"]
     record = save(store, "demo", [blocks[:2], blocks[2:]])
@@ -163,6 +164,7 @@ def test_a_wrong_place_is_the_snapshots_damage(store: Store, place: str) -> None
     assert digest(b"one").hex() in damage.reason
 
 
+# cases: markmhendrickson/neotoma#2075
 def test_a_block_without_a_place(store: Store) -> None:
     record = save(store, "demo", [[b"one"]])
     report = verify_with(store.objects, lambda manifest: manifest + digest(b"two"))

@@ -100,6 +100,7 @@ class TransportContract:
         assert can.link_cost in ("cheap", "dear")
         assert transport.name
 
+    # cases: kubernetes-client/python#1471, kubernetes-client/python-base#88, kubernetes-client/python-base#192
     def test_twenty_mebibytes_come_out_unchanged(self, transport: Transport) -> None:
         with running(transport, "pattern", 20 * MIB) as channel:
             out = read_all(channel)
@@ -108,6 +109,7 @@ class TransportContract:
             assert channel.wait(5) == 0
             assert transport.explain(channel) is None
 
+    # cases: kubernetes/kubernetes#89899
     def test_twenty_mebibytes_go_in_unchanged_without_end_of_input(self, transport: Transport) -> None:
         data = pattern(20 * MIB)
         with running(transport, "digest", len(data)) as channel:
@@ -145,6 +147,7 @@ class TransportContract:
         runs = {bytes(got[i * size : (i + 1) * size]) for i in range(3)}
         assert runs == {bytes([value]) * size for value in (1, 2, 3)}
 
+    # cases: kubernetes/kubernetes#58692
     def test_four_mebibytes_of_stderr_do_not_block_and_the_tail_is_bounded(self, transport: Transport) -> None:
         with running(transport, "stderr", 4 * MIB) as channel:
             assert read_all(channel) == b"written"

@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 
         def quiet_way() -> Transport:
             # The server lives in this process, and ends the commands of earlier tests in its own time.
-            assert settles(lambda: server.is_idle)
+            assert settles(lambda: server.is_idle, within_s=30)
             return paramiko_to(server)
 
         return quiet_way

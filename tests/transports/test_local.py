@@ -19,6 +19,7 @@ from sandlift.transports.local import CAPABILITIES, local
 LIMIT_S = 15.0
 
 
+# cases: onyx-dot-app/onyx#11892, Kilo-Org/cloud#2433
 def test_a_command_that_ignores_signals_ends_with_its_children() -> None:
     channel = local().open(far("stubborn"), deadline=Deadline.after(LIMIT_S))
     pids = [int(word) for word in read_some(channel).split()]

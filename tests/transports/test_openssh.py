@@ -74,6 +74,7 @@ def test_a_missing_ssh_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "paramiko" in caught.value.hint
 
 
+# cases: moby/moby#8513
 def test_a_configuration_with_traps_does_no_harm(sshd: Sshd, tmp_path: Path) -> None:
     """A remote command, a terminal, a local command and a forwarded agent in the user's file."""
     config = tmp_path / "config"

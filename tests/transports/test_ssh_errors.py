@@ -186,6 +186,7 @@ def test_the_connection_is_lost_while_running() -> None:
                     channel.write(bytes(64 << 20), 5)
 
 
+# cases: rsnapshot/rsnapshot#102
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

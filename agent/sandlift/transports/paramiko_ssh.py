@@ -133,6 +133,9 @@ class ParamikoTransport:
             raise
         thread.join(0.5)
         if attempt.error is not None:
+            if deadline.cancelled:
+                # The connecting thread may have seen the cancel first, and made an error of its own of it.
+                deadline.check(f"connecting to {self._host}")
             raise map_error(attempt.error, self._host)
         assert attempt.channel is not None
         return attempt.channel
