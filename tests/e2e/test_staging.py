@@ -42,12 +42,13 @@ def restore(store: Store, target: Path) -> None:
 
 def left_by_a_killed_restore(store: Store, target: Path) -> Path:
     """Kills the helper once it has a staging directory, before the last content frame; returns what it left."""
+    others = set(descendants(os.getpid()))
 
     def kill(*_: object) -> None:
         deadline = time.monotonic() + 20
         while not stages(target.parent) and time.monotonic() < deadline:
             time.sleep(0.001)
-        for pid in descendants(os.getpid()):
+        for pid in set(descendants(os.getpid())) - others:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
