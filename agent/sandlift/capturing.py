@@ -111,7 +111,7 @@ def capture(
         run.grant(CREDIT_FRAMES)
         # Only now what takes long to import: meanwhile the connection is made.
         from sandlift.store import check_name
-        from sandlift.validate import Gathering
+        from sandlift.validate import Gathering, shown
 
         check_name(spec.workspace)
         store = opened(store)
@@ -123,6 +123,10 @@ def capture(
             sizes = shelf.finish(blocks)
             manifest = gathering.accept(sizes)
             _check_strict(spec, manifest.counts)
+            for path in manifest.torn_databases():
+                watch.warn(
+                    f"the database {shown(path)} was written to meanwhile: it and its journal may not fit together"
+                )
             deadline.check("storing")
             reused = _store_snapshot(store, pack, capture_id, manifest, shelf)
             deadline.check("storing")

@@ -18,6 +18,8 @@ from sandlift_helper import table
 from sandlift_helper.table import Segment
 
 EXECUTE = 0o100
+JOURNAL_SUFFIXES = (b"-wal", b"-journal")
+"""What SQLite puts behind a database's name for the files that belong to it."""
 
 
 class Manifest:
@@ -115,6 +117,25 @@ class Manifest:
             changed=rows.flags.count(table.CHANGED),
             vanished=rows.flags.count(table.VANISHED),
         )
+
+    def torn_databases(self) -> list[bytes]:
+        """Returns the files that changed while they were read and have a journal beside them, or are one.
+
+        Such a file and its journal were read at different moments, so together they may be no state that the
+        database was ever in (SQLite, "How To Corrupt An SQLite Database File", section 1.2).
+        """
+        rows = self.rows
+        changed = {path for path, flag in zip(rows.flag_paths, rows.flags, strict=True) if flag == table.CHANGED}
+        if not changed:
+            return []
+        files = {path for path, kind in zip(rows.paths, rows.kinds, strict=True) if kind == table.FILE}
+        found = {
+            path
+            for path in files
+            for suffix in JOURNAL_SUFFIXES
+            if path + suffix in files and (path in changed or path + suffix in changed)
+        }
+        return sorted(found)
 
     def find(self, path: bytes) -> int:
         """Returns the row of *path*.  Raises KeyError."""

@@ -15,6 +15,9 @@ import pytest
 from e2e.lift import Lift
 from e2e.window import taken_after
 
+from sandlift.manifest import Manifest
+from sandlift.model import Event
+from sandlift_helper import table
 from support.tree import BLOCK, Fifo, File, HardLink, Link, make, tree
 
 SENTINEL = b"a sentinel that nothing may take\n" * 30
@@ -273,6 +276,44 @@ def test_a_log_that_is_really_written_to(lift: Lift) -> None:
             content = (target / "log").read_bytes()
             assert len(content) > 500
             assert (lift.root / "log").read_bytes().startswith(content)
+
+
+# cases: markmhendrickson/neotoma#2075, lbedner/aegis-stack#1198
+def test_a_database_that_is_written_to_is_warned_of(lift: Lift) -> None:
+    lift.make(tree({b"app.db": File(b""), b"app.db-wal": File(b"wal"), b"log": File(b"")}))
+    flagged = 0
+    with restless(APPENDS, str(lift.root / "app.db")):
+        for _ in range(20):
+            events: list[Event] = []
+            taken = lift.capture(on_event=events.append)
+            warnings = [event.message for event in events if event.kind == "warning"]
+            expected = ["the database app.db was written to meanwhile: it and its journal may not fit together"]
+            assert warnings == (expected if b"app.db" in taken.flags else [])
+            flagged += b"app.db" in taken.flags
+            assert set(taken.paths) == {b"app.db", b"app.db-wal", b"log"}
+            if flagged:
+                break
+
+
+@pytest.mark.parametrize(
+    ("names", "changed", "torn"),
+    [
+        ((b"a", b"a-wal"), {b"a"}, [b"a"]),
+        ((b"a", b"a-wal"), {b"a-wal"}, [b"a"]),
+        ((b"d/a", b"d/a-journal", b"b"), {b"d/a", b"b"}, [b"d/a"]),
+        ((b"a", b"a-wal", b"b", b"b-wal"), {b"b"}, [b"b"]),
+        ((b"a", b"a-wal"), set(), []),
+        ((b"a", b"b"), {b"a"}, []),
+        ((b"a-wal",), {b"a-wal"}, []),
+    ],
+)
+def test_which_databases_may_be_torn(names: tuple[bytes, ...], changed: set[bytes], torn: list[bytes]) -> None:
+    rows = table.Segment()
+    for name in sorted(names):
+        rows.add_file(name, 0o644, 0, 0, 0, 0)
+    for name in sorted(changed):
+        rows.flag(name, table.CHANGED)
+    assert Manifest(rows).torn_databases() == torn
 
 
 SWAPS = """
