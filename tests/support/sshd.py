@@ -173,6 +173,10 @@ class Sshd(KeyFolder):
         assert self._process is not None
         end = time.monotonic() + START_S
         while time.monotonic() < end and self._process.poll() is None:
+            # Another server may have taken the port meanwhile, and would answer in this one's place.
+            if f"Server listening on {self.host} port {self.port}." not in self.log:
+                time.sleep(0.01)
+                continue
             with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1) as sock:
                 sock.settimeout(5)
                 if sock.recv(4) == b"SSH-":
