@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from sandlift.box import connect
-from sandlift.errors import SandliftError
+from sandlift.errors import SandliftError, StoreDamaged
 from sandlift.restoring import run
 from sandlift.store import Store
+from sandlift_helper import members
 from sandlift_helper.staging import SUFFIX
 from support.sshd import descendants
 from support.tree import Dir, File, Link, assert_equal, make, read, tree
@@ -79,6 +81,28 @@ def test_what_a_living_restore_has_stays(store: Store, tmp_path: Path) -> None:
     restore(store, tmp_path / "to" / "out")
     assert stages(tmp_path / "to") == [left]
     os.close(alive)
+
+
+@pytest.mark.parametrize("zstd", [True, False])
+def test_a_block_that_is_another_in_the_store_is_never_set_down(store: Store, tmp_path: Path, zstd: bool) -> None:
+    """The frame decodes and its members are in form: only the hash can tell, whoever decodes it."""
+    snapshot = store.load(store.resolve("demo"))
+    (name,) = snapshot.packs
+    pack = store.pack(name)
+    frames = [bytearray(pack.decode_frame(index)) for index in range(len(pack))]
+    store.objects.delete(pack.key)
+    frames[0][members.HEADER_SIZE] ^= 1
+    with store.begin_pack(name) as writer:
+        for frame in frames:
+            writer.append(zstandard.ZstdCompressor(write_content_size=True).compress(frame), len(frame))
+        writer.commit()
+    (tmp_path / "to").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        if not zstd:
+            patch.setattr(run._Sender, "start", lambda self, zstd, start=run._Sender.start: start(self, zstd=False))
+        with pytest.raises(StoreDamaged, match="does not hash to its name"):
+            restore(store, tmp_path / "to" / "out")
+    assert list((tmp_path / "to").iterdir()) == []
 
 
 @pytest.mark.parametrize(
