@@ -15,7 +15,7 @@ from functools import cached_property
 from sandlift.errors import StoreDamaged
 from sandlift.model import Counts
 from sandlift_helper import table
-from sandlift_helper.table import Segment
+from sandlift_helper.table import Segment, split_digests
 
 EXECUTE = 0o100
 JOURNAL_SUFFIXES = (b"-wal", b"-journal")
@@ -187,12 +187,6 @@ def _little_endian(column: array[int]) -> bytes:
         column = array(column.typecode, column)
         column.byteswap()
     return column.tobytes()
-
-
-def split_digests(joined: bytes | bytearray) -> Iterator[bytes]:
-    """Yields each 32-byte digest of a joined column."""
-    data = bytes(joined)
-    return (data[start : start + 32] for start in range(0, len(data), 32))
 
 
 def distinct_blocks(encoded: bytes) -> bytes:

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from sandlift.errors import HostLimit, InvalidManifest
 from sandlift.limits import Limits
-from sandlift.manifest import Manifest, number_groups, split_digests
+from sandlift.manifest import Manifest, number_groups
 from sandlift_helper import links, table
-from sandlift_helper.table import Segment
+from sandlift_helper.table import Segment, split_digests
 from sandlift_helper.wire import BLOCK_MAX
 
 ISSUES_MAX = 20

@@ -18,7 +18,7 @@ from sandlift_helper.codec import CodecError, Unpacker, available
 from sandlift_helper.ladder import Ladder, place
 from sandlift_helper.staging import Staging, target_failure
 from sandlift_helper.workers import WORKERS_MAX, Workers, usable_cores
-from sandlift_helper.writer import PERMISSIONS, Layout, Writer, create_file, finish_file
+from sandlift_helper.writer import PERMISSIONS, Layout, Writer, create_file, finish_file, reopen_file
 
 MYPY = False
 if MYPY:
@@ -46,7 +46,7 @@ def apply(channel: Channel, message: "dict[str, object]") -> None:
     staging = Staging(target)
     channel.clean_up = staging.remove
     try:
-        staging.check_room(_size_needed(rows), len(rows))
+        staging.check_room(rows.data_size(), len(rows))
         tree = _Tree(staging.fd, rows)
         tree.make_directories()
         tree.make_large_files()
@@ -64,11 +64,6 @@ def apply(channel: Channel, message: "dict[str, object]") -> None:
     finally:
         channel.clean_up = None
     channel.end(created=len(rows), copied=tree.copied)
-
-
-def _size_needed(rows: table.Segment) -> int:
-    """Returns about how many bytes the files take: data blocks only, since holes stay holes."""
-    return sum(min(size, count * wire.BLOCK_MAX) for size, count in zip(rows.sizes, rows.counts))
 
 
 def _read_manifest(channel: Channel) -> "tuple[table.Segment, array[int]]":
@@ -101,6 +96,7 @@ class _Tree:
     def __init__(self, root_fd: int, rows: table.Segment) -> None:
         self.copied = 0
         self._rows = rows
+        self._firsts = rows.first_of_groups()
         self._ladder = Ladder(root_fd)
         self._root_fd = root_fd
 
@@ -122,17 +118,8 @@ class _Tree:
                     os.close(fd)
 
     def _is_further_name(self, row: int) -> bool:
-        if not self._rows.groups[row]:
-            return False
-        return self._firsts()[self._rows.groups[row]] != row
-
-    def _firsts(self) -> "dict[int, int]":
-        if not hasattr(self, "_first_of_group"):
-            self._first_of_group: "dict[int, int]" = {}
-            for row, group in enumerate(self._rows.groups):
-                if group:
-                    self._first_of_group.setdefault(group, row)
-        return self._first_of_group
+        group = self._rows.groups[row]
+        return bool(group) and self._firsts[group] != row
 
     def finish(self, keep_root: "os.stat_result | None") -> None:
         """Makes what is left once all content is written; *keep_root* is the status of a root that keeps its own."""
@@ -148,9 +135,7 @@ class _Tree:
             if rows.kinds[row] != table.FILE or self._is_further_name(row):
                 continue
             if size > wire.BLOCK_MAX:
-                directory, _, name = rows.paths[row].rpartition(b"/")
-                flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = os.open(name, flags, dir_fd=self._ladder.open(directory))
+                fd = reopen_file(rows, row, self._ladder)
             elif not rows.counts[row]:
                 fd = create_file(rows, row, self._ladder)
                 os.ftruncate(fd, size)
@@ -167,7 +152,7 @@ class _Tree:
         for row, group in enumerate(rows.groups):
             if not group or not self._is_further_name(row):
                 continue
-            first = rows.paths[self._firsts()[group]]
+            first = rows.paths[self._firsts[group]]
             old_directory, _, old = first.rpartition(b"/")
             directory, _, name = rows.paths[row].rpartition(b"/")
             old_fd, fd = self._ladder.open(old_directory), second.open(directory)

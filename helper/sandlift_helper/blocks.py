@@ -13,7 +13,7 @@ from hashlib import sha256
 from sandlift_helper import members, table, wire
 from sandlift_helper.codec import Packer
 from sandlift_helper.ladder import Ladder
-from sandlift_helper.scan import Files, clean_mode
+from sandlift_helper.scan import Files, clean_mode, loss_reason
 
 MYPY = False
 if MYPY:
@@ -270,11 +270,9 @@ class Cutter:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESTALE):
                 raise FileNotFoundError()
-            if error.errno in (errno.EACCES, errno.EPERM):
-                raise Unstable(table.UNREADABLE, os.fsencode(error.strerror or "error"))
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV):
                 raise Unstable(table.UNSTABLE, b"no longer a file")
-            raise Unstable(table.IO_ERROR, os.fsencode(error.strerror or "error"))
+            raise Unstable(loss_reason(error), os.fsencode(error.strerror or "error"))
 
     def _check_kind(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):

@@ -9,7 +9,7 @@ import time
 
 from sandlift_helper import links, table, wire
 from sandlift_helper.channel import Channel, Failure
-from sandlift_helper.codec import Packer, load_zstd
+from sandlift_helper.codec import Packer, available
 from sandlift_helper.ladder import place
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.reading import Reading
@@ -78,17 +78,8 @@ def open_root(root: bytes) -> int:
 
 def choose_codec(names: "list[str]") -> int:
     """Returns the first codec of the host's preference that works here."""
-    for name in names:
-        if name == "zstd" and load_zstd() is None:
-            continue
-        if name == "zlib":
-            try:
-                import zlib  # noqa: F401
-            except ImportError:
-                continue
-        if name in wire.CODEC_NAMES:
-            return wire.CODEC_NAMES[name]
-    return wire.CODEC_NONE
+    working = available()
+    return next((wire.CODEC_NAMES[name] for name in names if name in working), wire.CODEC_NONE)
 
 
 def read_rules(request: Request, root_fd: int) -> "Rules | None":
@@ -234,7 +225,7 @@ def capture(channel: Channel, message: "dict[str, object]") -> None:
 def _send_first(segments: Segments, scan: Scan, kept: "list[KeptLink]") -> None:
     """Sends the root, the directories, the links that are kept, and the rows of what is left out."""
     top = scan.root_status
-    segments.rows.root = table.Root(top.st_mode & 0o7777, top.st_mtime_ns, top.st_uid, top.st_gid)
+    segments.rows.root = table.Root(clean_mode(top.st_mode), top.st_mtime_ns, top.st_uid, top.st_gid)
     for path, status in scan.directories:
         if status is None:
             # A foreign mount was not asked for its attributes: it may hang.

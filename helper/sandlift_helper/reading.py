@@ -217,10 +217,8 @@ class _Spans:
 
     def add(self, row: int, first: int, sound: bool, part: table.Segment) -> bool:
         """Takes one span of the file in *row*; returns whether the file must be read again as a whole."""
-        digests = bytes(part.digests)
-        names = [digests[at : at + 32] for at in range(0, len(digests), 32)]
         parts = self._parts.setdefault(row, {})
-        parts[first] = sound, names, part.positions
+        parts[first] = sound, list(table.split_digests(part.digests)), part.positions
         files = self._files
         blocks = table.block_count(files.sizes[row])
         if len(parts) < (blocks + SPAN_BLOCKS - 1) // SPAN_BLOCKS:

@@ -37,6 +37,11 @@ _DENIED = frozenset((1, 13))  # EPERM, EACCES
 _GONE = frozenset((2, 116))  # ENOENT, ESTALE
 
 
+def loss_reason(error: OSError) -> int:
+    """Returns the reason for a row that an OSError of an entry which is there means."""
+    return table.UNREADABLE if error.errno in _DENIED else table.IO_ERROR
+
+
 def clean_mode(mode: int) -> int:
     return mode & 0o7777
 
@@ -189,9 +194,8 @@ class Scan:
         elif error.errno in (20, 40):  # ENOTDIR, ELOOP: exchanged for something else since it was looked at
             self.left.exclude(path, table.DIRECTORY, table.UNSTABLE, b"no longer a directory")
         else:
-            reason = table.UNREADABLE if error.errno in _DENIED else table.IO_ERROR
             self._keep_directory(path, status)
-            self.left.exclude(path, table.DIRECTORY, reason, _strerror(error))
+            self.left.exclude(path, table.DIRECTORY, loss_reason(error), _strerror(error))
 
     def _keep_directory(self, path: bytes, status: "os.stat_result | None") -> None:
         self.directories.append((path, status))
@@ -229,8 +233,7 @@ class Scan:
             if error.errno in _GONE:
                 self.left.flag(path, table.VANISHED)
             else:
-                reason = table.UNREADABLE if error.errno in _DENIED else table.IO_ERROR
-                self.left.exclude(path, table.UNKNOWN, reason, _strerror(error))
+                self.left.exclude(path, table.UNKNOWN, loss_reason(error), _strerror(error))
             return
         kind = _ENTRY_KINDS.get(stat.S_IFMT(status.st_mode), -1)
         if self._excluded_by_rule(path, kind if kind >= 0 else _special(status)[0]):

@@ -11,6 +11,7 @@ from sandlift_helper.channel import Channel
 from sandlift_helper.codec import available
 from sandlift_helper.ladder import Ladder
 from sandlift_helper.mounts import read_mounts
+from sandlift_helper.scan import loss_reason
 
 LARGEST_COUNT = 10
 
@@ -26,8 +27,7 @@ def survey(channel: Channel, message: "dict[str, object]") -> None:
         try:
             os.close(os.open(name, FILE_FLAGS, dir_fd=ladder.open(directory)))
         except OSError as error:
-            denied = error.errno in (1, 13)
-            scan.left.exclude(path, table.FILE, table.UNREADABLE if denied else table.IO_ERROR)
+            scan.left.exclude(path, table.FILE, loss_reason(error))
         channel.progress("survey", entries=len(files.paths), bytes=scan.bytes)
     ladder.close()
     reasons: "dict[str, int]" = {}

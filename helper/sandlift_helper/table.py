@@ -108,6 +108,12 @@ def sort_key(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")
 
 
+def split_digests(joined: "bytes | bytearray") -> "Iterator[bytes]":
+    """Yields each 32-byte digest of a joined column."""
+    data = bytes(joined)
+    return (data[at : at + 32] for at in range(0, len(data), 32))
+
+
 def block_count(size: int) -> int:
     """Returns how many blocks a file of *size* bytes has."""
     return (size + BLOCK_MAX - 1) // BLOCK_MAX
@@ -248,6 +254,18 @@ class Segment:
             digest += count
             if sparse:
                 position += count
+
+    def data_size(self) -> int:
+        """Returns about how many bytes the files take: their sizes, but only data blocks where there are holes."""
+        return sum(min(size, count * BLOCK_MAX) for size, count in zip(self.sizes, self.counts))
+
+    def first_of_groups(self) -> "dict[int, int]":
+        """Returns the row of the first name of each hard-link group, the one that carries the blocks."""
+        firsts: "dict[int, int]" = {}
+        for row, group in enumerate(self.groups):
+            if group:
+                firsts.setdefault(group, row)
+        return firsts
 
     def sort(self) -> None:
         """Brings entries, excluded rows and flags into path order."""

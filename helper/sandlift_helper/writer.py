@@ -64,6 +64,12 @@ def create_file(rows: table.Segment, row: int, ladder: Ladder) -> int:
     return os.open(name, CREATE_FLAGS, 0o600, dir_fd=ladder.open(directory))
 
 
+def reopen_file(rows: table.Segment, row: int, ladder: Ladder) -> int:
+    """Returns a descriptor to write to the file of *row*, which was created before."""
+    directory, _, name = rows.paths[row].rpartition(b"/")
+    return os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=ladder.open(directory))
+
+
 def finish_file(rows: table.Segment, row: int, fd: int) -> None:
     """Sets mode and time of an open file."""
     os.fchmod(fd, rows.modes[row] & PERMISSIONS)
@@ -132,9 +138,7 @@ class Writer:
     def _open_large(self, row: int) -> int:
         if row != self._large_row:
             self.close()
-            directory, _, name = self._layout.rows.paths[row].rpartition(b"/")
-            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._large_fd = os.open(name, flags, dir_fd=self._ladder.open(directory))
+            self._large_fd = reopen_file(self._layout.rows, row, self._ladder)
             self._large_row = row
         return self._large_fd
 

@@ -14,7 +14,7 @@ from e2e.lift import Taken
 
 from sandlift.content import Prover
 from sandlift.limits import DEFAULT_LIMITS
-from sandlift.manifest import Manifest, split_digests
+from sandlift.manifest import Manifest
 from sandlift.validate import Gathering
 from sandlift_helper import members, table, wire
 from sandlift_helper.blocks import Cutter, Seen
@@ -87,7 +87,7 @@ class Window:
         """A file's bytes, as a snapshot would hold them."""
         row = manifest.carrier(manifest.find(path))
         digest, position, count = list(manifest.rows.contents())[row]
-        names = list(split_digests(manifest.rows.digests))[digest : digest + count]
+        names = list(table.split_digests(manifest.rows.digests))[digest : digest + count]
         places = manifest.rows.positions[position : position + count] if position >= 0 else range(count)
         whole = bytearray(manifest.rows.sizes[row])
         for place, name in zip(places, names, strict=True):

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sandlift.errors import UnknownPath, UnsafeLink, UsageError
-from sandlift.manifest import Manifest, number_groups, split_digests
+from sandlift.manifest import Manifest, number_groups
 from sandlift.validate import shown
 from sandlift_helper import links, table
-from sandlift_helper.table import Segment
-from sandlift_helper.wire import BLOCK_MAX, SEGMENT_MAX
+from sandlift_helper.table import Segment, split_digests
+from sandlift_helper.wire import SEGMENT_MAX
 
 SEGMENT_TARGET = 16 << 20
 
@@ -25,11 +25,6 @@ class Plan:
     """The entries to create, in canonical form."""
     blocks: tuple[int, ...]
     """For each distinct block of ``rows``, in order of first appearance, its number in the snapshot."""
-
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes are written: files' sizes, but only data blocks where there are holes."""
-        return sum(min(size, count * BLOCK_MAX) for size, count in zip(self.rows.sizes, self.rows.counts, strict=True))
 
 
 def make_plan(manifest: Manifest, paths: Sequence[bytes] = ()) -> Plan:
@@ -77,10 +72,7 @@ def take_rows(rows: Segment, wanted: Sequence[int]) -> Segment:
     taken = Segment()
     taken.root = rows.root
     contents = list(rows.contents())
-    carriers: dict[int, int] = {}
-    for row, group in enumerate(rows.groups):
-        if group:
-            carriers.setdefault(group, row)
+    carriers = rows.first_of_groups()
     text_of = {row: text for text, row in enumerate(r for r, kind in enumerate(rows.kinds) if kind == table.LINK)}
     started: set[int] = set()
     for row in wanted:

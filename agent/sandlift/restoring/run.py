@@ -75,7 +75,7 @@ def restore(
         # Between processes of one machine, copying a table costs less than compressing it.
         codec = wire.CODEC_NONE if transport.name == "local" else wire.CODEC_ZLIB
         sender = _Sender(run, _frames(plan, delivery.frame_of, codec), blocks, delivery.frames)
-        end = _listen(run, sender, watch, plan.size_bytes)
+        end = _listen(run, sender, watch, plan.rows.data_size())
         wire_bytes = run.wire
     counts = manifest.counts
     return Restore(
