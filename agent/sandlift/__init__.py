@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from sandlift.deadline import Cancel
     from sandlift.errors import SandliftError
     from sandlift.limits import Limits
-    from sandlift.model import Capture, Event, Restore, Rules, Survey
+    from sandlift.model import Action, Capture, Event, Restore, RestoreOptions, Rules, Survey
     from sandlift.store import Store
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Action",
     "Box",
     "Cancel",
     "Capture",
     "Event",
     "Limits",
     "Restore",
+    "RestoreOptions",
     "Rules",
     "SandliftError",
     "Store",
@@ -39,12 +41,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Action": "model",
     "Box": "box",
     "Cancel": "deadline",
     "Capture": "model",
     "Event": "model",
     "Limits": "limits",
     "Restore": "model",
+    "RestoreOptions": "model",
     "Rules": "model",
     "SandliftError": "errors",
     "Store": "store",

@@ -12,7 +12,7 @@ from sandlift.capturing import CaptureSpec, StoreSource
 from sandlift.capturing import capture as run_capture
 from sandlift.deadline import Cancel, Deadline
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture, Restore, Rules, Survey
+from sandlift.model import Capture, Restore, RestoreOptions, Rules, Survey
 from sandlift.targets import Target, parse_target
 from sandlift.transports import Transport, open_transport
 from sandlift.watch import OnEvent
@@ -85,16 +85,17 @@ class Box:
         store: StoreSource,
         ref: str,
         *,
-        paths: Sequence[bytes | str] = (),
+        options: RestoreOptions | None = None,
+        dry_run: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         deadline_s: float | None = None,
         cancel: Cancel | None = None,
         on_event: OnEvent | None = None,
     ) -> Restore:
-        """Restores a snapshot to the target's root, which must be absent or an empty directory.
+        """Restores a snapshot to the target's root, as *options* say; with *dry_run*, only says what it would do.
 
-        With *paths*, only these and what is below them.  The tree becomes visible whole, by one rename.  Raises any
-        error of `sandlift.errors`; the target is as it was then.
+        Without options the target must be absent or an empty directory, and the tree becomes visible whole, by one
+        rename.  Raises any error of `sandlift.errors`; conflicts are found before the first write.
         """
         from sandlift.restoring import RestoreSpec
         from sandlift.restoring import restore as run_restore
@@ -105,7 +106,8 @@ class Box:
             RestoreSpec(
                 ref=ref,
                 target=self.target,
-                paths=tuple(os.fsencode(path) for path in paths),
+                options=options or RestoreOptions(),
+                dry_run=dry_run,
                 limits=limits,
                 python=self._python,
             ),
@@ -213,7 +215,8 @@ def restore(
     ref: str,
     target: str | Target,
     *,
-    paths: Sequence[bytes | str] = (),
+    options: RestoreOptions | None = None,
+    dry_run: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     deadline_s: float | None = None,
     cancel: Cancel | None = None,
@@ -222,5 +225,12 @@ def restore(
     """Connects to *target* for one restore; see `Box.restore`."""
     with connect(target, reuse=False) as box:
         return box.restore(
-            store, ref, paths=paths, limits=limits, deadline_s=deadline_s, cancel=cancel, on_event=on_event
+            store,
+            ref,
+            options=options,
+            dry_run=dry_run,
+            limits=limits,
+            deadline_s=deadline_s,
+            cancel=cancel,
+            on_event=on_event,
         )

@@ -11,26 +11,25 @@ import os
 import queue
 import secrets
 import threading
-from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Union
 
-from sandlift import payload, session
+from sandlift import session
 from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError, StrictLoss
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import POLICY_VERSION, Capture, Counts, Rules, Wire
+from sandlift.model import Capture, Rules
 from sandlift.targets import Target
 from sandlift.transports.base import Transport
 from sandlift.watch import OnEvent, Watch
+from sandlift_helper import table
 
 if TYPE_CHECKING:
     from sandlift.content import Run
     from sandlift.manifest import Manifest
-    from sandlift.store import PackWriter, RefRecord, Store
+    from sandlift.store import PackWriter, Store
     from sandlift.validate import Gathering
 
 StoreSource = Union["Store", Callable[[], "Store"]]
@@ -100,7 +99,6 @@ def capture(
     """
     watch = Watch(on_event)
     watch.progress("connect")
-    started = _now()
     own: tuple[bytes, ...] = ()
     if spec.target.scheme == "local":
         # A store inside the workspace would be captured into itself, so its place must be known.
@@ -110,6 +108,7 @@ def capture(
         run.start(sandbox_request(spec, transport, own))
         run.grant(CREDIT_FRAMES)
         # Only now what takes long to import: meanwhile the connection is made.
+        from sandlift.committing import Provenance, captured, commit
         from sandlift.store import check_name
         from sandlift.validate import Gathering, shown
 
@@ -122,18 +121,25 @@ def capture(
             watch.progress("store")
             sizes = shelf.finish(blocks)
             manifest = gathering.accept(sizes)
-            _check_strict(spec, manifest.counts)
+            _check_strict(spec, manifest)
+            if table.UNFINISHED in manifest.rows.flags:
+                watch.warn("a restore to this workspace was not finished, so it may be partly an older tree")
             for path in manifest.torn_databases():
                 watch.warn(
                     f"the database {shown(path)} was written to meanwhile: it and its journal may not fit together"
                 )
-            deadline.check("storing")
-            reused = _store_snapshot(store, pack, capture_id, manifest, shelf)
-            deadline.check("storing")
-        record = _record(spec, manifest, capture_id, started, reused=reused)
-        stored = store.create_ref(record)
+            provenance = Provenance(
+                capture_id=capture_id,
+                workspace=spec.workspace,
+                source=spec.target.source(),
+                started=watch.started,
+                rules=spec.rules.described(),
+                labels=spec.labels,
+                note=spec.note,
+            )
+            record = commit(store, pack, manifest, shelf.offsets, provenance, deadline)
         wire = run.wire
-    return _result(stored, manifest.counts, wire, watch.end())
+    return captured(record, manifest.counts, wire, watch.end())
 
 
 def _listen(run: HelperRun, shelf: _Shelf, gathering: Gathering, watch: Watch) -> int:
@@ -142,7 +148,7 @@ def _listen(run: HelperRun, shelf: _Shelf, gathering: Gathering, watch: Watch) -
 
     prover = Prover()
     blocks = -1
-    for event in run.events():
+    for event in run.events(shelf.check):
         match event:
             case session.Hello():
                 watch.warn_of_noise(run.session.noise)
@@ -234,82 +240,17 @@ class _Shelf:
                 self.offsets[digest] = offset + start
 
 
-def _check_strict(spec: CaptureSpec, counts: Counts) -> None:
-    if spec.strict and (counts.lost or counts.changed or counts.vanished):
+def _check_strict(spec: CaptureSpec, manifest: Manifest) -> None:
+    counts = manifest.counts
+    unfinished = table.UNFINISHED in manifest.rows.flags
+    if spec.strict and (counts.lost or counts.changed or counts.vanished or unfinished):
+        what = f"{counts.lost} entries lost, {counts.changed} changed and {counts.vanished} vanished"
+        if unfinished:
+            what = "a restore was not finished there"
         raise StrictLoss(
-            f"{counts.lost} entries lost, {counts.changed} changed and {counts.vanished} vanished while the"
-            f" workspace was captured, so nothing was stored",
+            f"{what} while the workspace was captured, so nothing was stored",
             hint="without --strict it is stored and marked",
             lost=counts.lost,
             changed=counts.changed,
             vanished=counts.vanished,
         )
-
-
-def _store_snapshot(store: Store, pack: PackWriter, capture_id: str, manifest: Manifest, shelf: _Shelf) -> bool:
-    """Stores pack and snapshot, unless the store has the snapshot with all its packs; returns whether it had."""
-    from sandlift.store import StoredSnapshot
-
-    if store.has_whole_snapshot(manifest.identity):
-        pack.abort()
-        return True
-    pack.commit()
-    blocks = manifest.blocks
-    store.put_snapshot(
-        StoredSnapshot(
-            identity=manifest.identity,
-            manifest=manifest.encoded,
-            originals=manifest.encoded_originals,
-            packs=(capture_id,) if blocks else (),
-            pack_index=array("I", bytes(4 * len(blocks))),
-            offsets=array("Q", [shelf.offsets[digest] for digest in blocks]),
-        )
-    )
-    return False
-
-
-def _record(spec: CaptureSpec, manifest: Manifest, capture_id: str, started: str, *, reused: bool) -> RefRecord:
-    from sandlift.store import RefRecord
-
-    counts = manifest.counts
-    return RefRecord(
-        capture_id=capture_id,
-        snapshot=manifest.identity.hex(),
-        content=manifest.content.hex(),
-        workspace=spec.workspace,
-        source=spec.target.source(),
-        started=started,
-        ended=_now(),
-        outcome=counts.outcome,
-        flags={"changed": counts.changed, "vanished": counts.vanished},
-        counts={name: getattr(counts, name) for name in Counts.__slots__},
-        rules=spec.rules.described(),
-        policy_version=POLICY_VERSION,
-        helper_digest=payload.digest(),
-        labels=dict(spec.labels),
-        note=spec.note,
-        reused=reused,
-    )
-
-
-def _result(record: RefRecord, counts: Counts, wire: Wire, seconds: float) -> Capture:
-    return Capture(
-        snapshot=record.snapshot,
-        content=record.content,
-        ref=record.name,
-        workspace=record.workspace,
-        number=record.number,
-        outcome=record.outcome,
-        reused=record.reused,
-        created=record.ended,
-        source=record.source,
-        labels=record.labels,
-        note=record.note,
-        counts=counts,
-        wire=wire,
-        seconds=seconds,
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -33,6 +33,7 @@ arrived is refused, 5 the sandbox could not be reached or was lost, 6 the helper
     │  ├─ RemoteProtocolError   protocol
     │  ├─ InvalidManifest       invalid-manifest
     │  ├─ HostLimit             host-limit
+    │  ├─ UnsafeArchive         unsafe-archive
     │  ├─ UnsafeLink            unsafe-link
     │  └─ Conflict              conflict
     ├─ TransportError        5
@@ -238,6 +239,12 @@ class HostLimit(Refusal):
     code = "host-limit"
 
 
+class UnsafeArchive(Refusal):
+    """A foreign archive cannot be taken in: hostile, damaged, or two readers could disagree about it."""
+
+    code = "unsafe-archive"
+
+
 class UnsafeLink(Refusal):
     """A link would leave the tree that it stands in."""
 
@@ -245,9 +252,13 @@ class UnsafeLink(Refusal):
 
 
 class Conflict(Refusal):
-    """The target cannot take the snapshot as asked."""
+    """The target cannot take the snapshot as asked; ``conflicts`` lists why, in full sentences."""
 
     code = "conflict"
+
+    def __init__(self, message: str, *, conflicts: tuple[str, ...] = (), hint: str = "", **context: object) -> None:
+        super().__init__(message, hint=hint, **context)
+        self.conflicts = conflicts
 
 
 class TransportError(SandliftError):

@@ -10,13 +10,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
 from sandlift import payload, session
 from sandlift.deadline import SLICE_S, Deadline
 from sandlift.errors import (
+    Conflict,
     HelperCrashed,
     HelperStart,
     NoPython,
@@ -44,6 +45,10 @@ log = logging.getLogger("sandlift.helper_run")
 READ_SIZE = 1 << 20
 HEARTBEATS_A_SILENCE = 6
 EXIT_WAIT_S = 2.0
+SIGN_OF_LIFE_BYTES = 4096
+"""So much of a frame counts as a sign of life; less does not, or a byte now and then would keep a run for ever."""
+MESSAGE_MAX = 1000
+"""What a person is shown of a failure's own words; the rest of a frame would fill a terminal."""
 
 # What the helper's failure codes mean, for each operation; a code that is not in the table is a crash.
 _OF_ROOTS: dict[str, type[SandliftError]] = {
@@ -58,6 +63,9 @@ FAILURES: dict[str, dict[str, type[SandliftError]]] = {
     "survey": _OF_ROOTS,
     "apply": {
         "protocol": RemoteProtocolError,
+        "options": UsageError,
+        "conflict": Conflict,
+        "root-unreadable": TargetUnusable,
         "store-damaged": StoreDamaged,
         "target-not-empty": TargetNotEmpty,
         "target-full": TargetFull,
@@ -69,6 +77,7 @@ _HINTS = {
     "root-not-directory": "name the directory that holds the workspace",
     "root-unreadable": "connect as a user who may read it",
     "target-not-empty": "name a directory that does not exist yet, or an empty one",
+    "conflict": "look at what is there, then try again: a restore in place can be run again",
     "store-damaged": "sandlift verify shows what is damaged",
     "target-full": "free some space, or restore to another file system",
 }
@@ -102,7 +111,7 @@ class HelperRun:
         self._channel = self._transport.open(argv, deadline=self.deadline)
         fields = {**request, "silence_ms": int(self._limits.silence_s * 1000)}
         try:
-            opening = payload.opening(self.session.nonce) + self.session.request(fields)
+            opening = payload.opening(self.session.nonce, self._operation) + self.session.request(fields)
         except ValueError as error:
             raise UsageError(f"the rules are too many for one request: {error}") from None
         # A command that ends at once may refuse its input; why it ended is told when its output is read.
@@ -135,39 +144,48 @@ class HelperRun:
         """Bytes moved so far."""
         return Wire(sent=self.sent_bytes, received=self.received_bytes)
 
-    def events(self) -> Iterator[session.Event]:
+    def events(self, check: Callable[[], None] | None = None) -> Iterator[session.Event]:
         """Yields the events of the stream; the last one is its end.
 
-        Raises the error that a failure frame stands for, RemoteProtocolError, HostLimit, Truncated, SandboxGone,
-        an error of start or transport, Interrupted, DeadlineExceeded.
+        *check* is called while nothing comes: what it raises ends the run, so that a fault of another thread does
+        not wait for the sandbox's next word.
+
+        A sign of life is a whole frame, or much of one; noise is none, so the stream begins within one silence
+        or not at all.  Raises the error that a failure frame stands for, RemoteProtocolError, HostLimit,
+        Truncated, SandboxGone, an error of start or transport, Interrupted, DeadlineExceeded.
         """
         channel = self._channel
         assert channel is not None
-        heard = time.monotonic()
+        alive_at, heard_at, unheard_bytes = time.monotonic(), 0.0, 0
         while self.session.state is not session.State.ENDED:
             self.deadline.check("waiting for the sandbox")
+            if check is not None:
+                check()
             data = channel.read(READ_SIZE, self.deadline.slice_s())
-            if data is None:
-                if time.monotonic() - heard > self._limits.silence_s:
-                    raise SandboxGone(
-                        f"the sandbox has sent nothing for {self._limits.silence_s:g} s",
-                        hint="check whether it still runs",
-                        stderr=harmless_text(channel.stderr_tail()),
-                    )
-                continue
-            if not data:
+            if data == b"":
                 raise self._cut_off(channel)
-            heard = time.monotonic()
-            self.received_bytes += len(data)
-            for event in self.session.receive(data):
-                if isinstance(event, session.Failure):
-                    raise self._failed(event)
-                if isinstance(event, session.Hello):
-                    self.hello = event
-                    log.debug(
-                        "helper runs on Python %s", harmless_text(event.python.encode("utf-8", "surrogateescape"))
-                    )
-                yield event
+            alive = False
+            if data:
+                heard_at = time.monotonic()
+                self.received_bytes += len(data)
+                unheard_bytes += len(data)
+                for event in self.session.receive(data):
+                    if isinstance(event, session.Failure):
+                        raise self._failed(event)
+                    if isinstance(event, session.Hello):
+                        self.hello = event
+                        log.debug(
+                            "helper runs on Python %s", harmless_text(event.python.encode("utf-8", "surrogateescape"))
+                        )
+                    alive = True
+                    yield event
+                alive = alive or (unheard_bytes >= SIGN_OF_LIFE_BYTES and self.session.state is not session.State.NOISE)
+            now = time.monotonic()
+            if alive:
+                # Only now: the time that our own side took is not the sandbox's silence.
+                alive_at, unheard_bytes = now, 0
+            elif now - alive_at > self._limits.silence_s:
+                raise self._silent(channel, unheard_bytes, chatters=now - heard_at < self._limits.silence_s)
         self._read_trailer(channel)
 
     def _read_trailer(self, channel: Channel) -> None:
@@ -183,9 +201,24 @@ class HelperRun:
                 self.session.receive(data)
         self.session.ended()
 
+    def _silent(self, channel: Channel, unheard_bytes: int, *, chatters: bool) -> SandliftError:
+        """Says what came instead of a sign of life."""
+        silence_s, stderr = self._limits.silence_s, harmless_text(channel.stderr_tail())
+        if self.session.state is session.State.NOISE and chatters:
+            return HelperStart(
+                f"the sandbox prints, but the helper has not begun within {silence_s:g} s",
+                hint="-v shows what it prints; --limit silence_s=S waits longer",
+                noise=harmless_text(self.session.unfinished_noise()),
+                stderr=stderr,
+            )
+        sent = f"only {unheard_bytes} bytes of a frame" if chatters else "nothing"
+        return SandboxGone(
+            f"the sandbox has sent {sent} for {silence_s:g} s", hint="check whether it still runs", stderr=stderr
+        )
+
     def _failed(self, failure: session.Failure) -> SandliftError:
         kind = FAILURES[self._operation].get(failure.code, HelperCrashed)
-        message = harmless_text(failure.message.encode("utf-8", "surrogateescape"))
+        message = harmless_text(failure.message.encode("utf-8", "surrogateescape"))[:MESSAGE_MAX]
         context: dict[str, object] = {}
         if failure.report:
             context["report"] = harmless_text(failure.report.encode("utf-8", "surrogateescape"))

@@ -28,7 +28,7 @@ class Limits:
     trailer_bytes: int = 64 << 10
     """What may come after its end."""
     silence_s: float = 60.0
-    """How long either side may say nothing."""
+    """How long either side may give no sign of life: a frame, or much of one; what is printed before is none."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -39,7 +39,7 @@ class Manifest:
         except ValueError as error:
             raise StoreDamaged(f"a stored manifest cannot be read: {error}") from error
         texts = originals[:-1].split(b"\0") if originals else []
-        if len(texts) != len(rows.texts) or rows.root is None:
+        if len(texts) != len(rows.texts) or originals[-1:] not in (b"", b"\0") or rows.root is None:
             raise StoreDamaged("a stored manifest's parts do not fit together")
         rows.originals = texts
         return cls(rows)

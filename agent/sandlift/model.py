@@ -90,30 +90,92 @@ class Capture:
     seconds: float
 
 
+Mode = Literal["new", "replace", "exact", "merge"]
+"""How a restore treats what is at its target: see `RestoreOptions`."""
+GitTreatment = Literal["keep", "inert", "drop"]
+"""What becomes of git repositories in a restored tree: as they were, without what could run, or without ``.git``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """How a snapshot is set down.
+
+    Modes: *new*, the target is absent or empty; *replace*, the tree is built beside the target and exchanged with
+    it; *exact*, in place, and afterwards the tree equals the snapshot; *merge*, in place, and nothing is deleted.
+    """
+
+    mode: Mode = "new"
+    paths: tuple[bytes, ...] = ()
+    """Only these paths and what is below them; all when empty."""
+    owner: str | None = None
+    """``keep``, ``UID``, ``UID:GID`` or a user's name there; None leaves all to who restores."""
+    special_bits: bool = False
+    """Restore setuid, setgid and sticky bits."""
+    relink: tuple[bytes, ...] = ()
+    """Globs of absolute targets: recorded outside links that match are put back."""
+    git: GitTreatment = "keep"
+    no_links: bool = False
+    """Leave out symbolic links."""
+    discard_excluded: bool = False
+    """Let *replace* remove what the snapshot does not hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One thing that a restore does, or leaves undone, at one path."""
+
+    action: Literal["create", "replace", "update", "remove", "leave"]
+    """``update`` sets mode, time or owner only; ``leave`` keeps something as it is, or does not make it."""
+    path: bytes
+    """Relative to the target; empty for the target itself."""
+    kind: str
+    """A name of `table.KIND_NAMES`."""
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreCounts:
-    """How many entries a restore created, replaced, removed and left as they were."""
+    """How many entries a restore created, replaced, updated, removed, and left as they were."""
 
     created: int = 0
     replaced: int = 0
+    updated: int = 0
     removed: int = 0
     kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lossy:
+    """What a restore could not, or was asked not to, bring back as it was recorded; counts of entries."""
+
+    links_copied: int = 0
+    """Hard links that became copies because the target has none."""
+    bits_dropped: int = 0
+    """Entries whose setuid, setgid or sticky bits were not set."""
+    owners_refused: int = 0
+    """Entries that could not be given the owner that was asked for."""
+    links_left: int = 0
+    """Symbolic links that were left out: ``no_links``, or no longer safe beside a link that was put back."""
+    git_changed: int = 0
+    """Entries of git repositories that were left out or made harmless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """What a restore did."""
+    """What a restore did, or with ``dry_run`` would do."""
 
     ref: str | None
     """The name of the capture, or None when the snapshot was named by its identity."""
     snapshot: str
     target: str
-    mode: Literal["new"] = "new"
+    mode: Mode = "new"
+    dry_run: bool = False
     outcome: Outcome
     """The restored snapshot's own outcome."""
     counts: RestoreCounts
-    copied: int = 0
-    """Hard links that became copies because the target has none."""
+    lossy: Lossy = field(default_factory=Lossy)
+    actions: tuple[Action, ...] = ()
+    """All of them for a dry run; else only what was left."""
     excluded: int = 0
     """Rows that the capture had left out, and that are not there now."""
     wire: Wire

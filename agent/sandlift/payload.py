@@ -7,6 +7,7 @@ length and that many bytes from standard input, and runs them: the stage.  The s
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from functools import cache
 from importlib import resources
@@ -35,22 +36,29 @@ START = (
 ) % (START_LIMIT_S, wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
 
 _QUOTES = '"""'
+# Of a parameter, in a signature of one line.
+_ANNOTATION = re.compile(r""": (?:"[^"]*"|[\w.]+)(?=[,)]| = )""")
+_FOR_MYPY = ("MYPY = False", "if MYPY:")
 # Names are bytes whatever the locale: a multibyte codec such as Big5 would not give them back as they were.
 PYTHON_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
 
 
 def without_prose(source: str) -> str:
-    """Returns the source of one of our modules with comment lines and docstrings blanked; lines keep their numbers.
+    """Returns the source of one of our modules without comment lines, docstrings and what only mypy reads.
 
-    Prose is a third of the bundle, and no sandbox reads it.  A docstring becomes ``0``, so that a body which
-    is nothing but a docstring stays one.  It relies on how these modules are written: triple quotes begin a
-    line and are docstrings only.  A test compares the syntax trees.
+    Prose is a third of the bundle, and no sandbox reads it.  Lines keep their numbers.  A docstring becomes ``0``,
+    so that a body which is nothing but a docstring stays one.  It relies on how these modules are written: triple
+    quotes begin a line and are docstrings only, and ``if MYPY:`` stands at the top level.  A test compares the
+    syntax trees.
     """
     lines = []
-    inside = False
+    inside = for_mypy = False
     for line in source.split("\n"):
         text = line.strip()
-        if inside:
+        for_mypy = line in _FOR_MYPY or (for_mypy and (not text or line.startswith(" ")))
+        if for_mypy:
+            line = ""
+        elif inside:
             inside = not text.endswith(_QUOTES)
             line = ""
         elif text.startswith(_QUOTES):
@@ -58,6 +66,10 @@ def without_prose(source: str) -> str:
             line = line[: line.index(_QUOTES)] + "0"
         elif text.startswith("#"):
             line = ""
+        elif text.endswith(":") and ") -> " in text:
+            line = line[: line.rindex(") -> ")] + "):"
+            if text.startswith("def "):
+                line = _ANNOTATION.sub("", line)
         lines.append(line)
     return "\n".join(lines)
 
@@ -78,15 +90,16 @@ def stage() -> bytes:
 
 
 @cache
-def bundle() -> bytes:
-    """Returns the compressed modules in the form that the stage reads."""
-    plain = b"".join(b"%s\0%d\0%s" % (name.encode(), len(text), text) for name, text in sources().items())
+def bundle(operation: str) -> bytes:
+    """Returns the compressed modules of an operation in the form that the stage reads."""
+    wanted = ("", *(f".{name}" for name in (*sandlift_helper.COMMON, *sandlift_helper.OPERATIONS[operation], "main")))
+    plain = b"".join(b"%s\0%d\0%s" % (name.encode(), len(sources()[name]), sources()[name]) for name in wanted)
     return zlib.compress(plain, 9)
 
 
 @cache
 def digest() -> str:
-    """Returns the SHA-256 (hex) of everything that runs in the sandbox.
+    """Returns the SHA-256 (hex) of everything that runs in the sandbox, for whichever operation.
 
     It covers the sources rather than their compressed form, which differs among builds of zlib.
     """
@@ -97,9 +110,9 @@ def digest() -> str:
     return summed.hexdigest()
 
 
-def opening(nonce: bytes) -> bytes:
-    """Returns the bytes that start the helper: stage, then bundle; frames follow."""
-    text, modules = stage(), bundle()
+def opening(nonce: bytes, operation: str) -> bytes:
+    """Returns the bytes that start the helper for one operation: stage, then bundle; frames follow."""
+    text, modules = stage(), bundle(operation)
     return b"%d\n%s%d %s\n%s" % (len(text), text, len(modules), nonce.hex().encode(), modules)
 
 

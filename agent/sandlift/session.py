@@ -37,7 +37,7 @@ _ANY_OPERATION = frozenset((wire.PROGRESS, wire.END, wire.FAILURE))
 ORDER: dict[str, frozenset[int]] = {
     "capture": _ANY_OPERATION | {wire.MANIFEST, wire.CONTENT},
     "survey": _ANY_OPERATION | {wire.HAVE},
-    "apply": _ANY_OPERATION | {wire.HAVE},
+    "apply": _ANY_OPERATION | {wire.MANIFEST, wire.HAVE},
 }
 
 

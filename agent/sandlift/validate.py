@@ -19,6 +19,11 @@ from sandlift_helper.wire import BLOCK_MAX
 
 ISSUES_MAX = 20
 
+# What a row with an empty name takes in a table: its end in each column of names, and its numbers.
+ENTRY_BYTES = 36
+EXCLUDED_BYTES = 4
+FLAG_BYTES = 2
+
 # Rows that may name a directory which is kept: it was not descended, or not wholly.
 _KEPT_DIRECTORY_REASONS = frozenset((table.MOUNT, table.UNREADABLE, table.IO_ERROR, table.LIMIT))
 _KIND_OF_REASON = {
@@ -28,8 +33,8 @@ _KIND_OF_REASON = {
     table.REASON_CHAR_DEVICE: table.CHAR_DEVICE,
     table.REASON_BLOCK_DEVICE: table.BLOCK_DEVICE,
     table.WHITEOUT: table.CHAR_DEVICE,
-    table.OWN: table.DIRECTORY,
 }
+_PLAIN_REASONS = frozenset((table.MOUNT, table.OWN))
 _NO_NAMES = frozenset((b"", b".", b".."))
 
 
@@ -51,6 +56,11 @@ class Gathering:
         self._bytes += len(decoded)
         if self._bytes > self._limits.manifest_bytes:
             raise _over("manifest_bytes", self._limits.manifest_bytes, self._bytes)
+        for count, room in _stated_rows(decoded):
+            if count > room:
+                raise InvalidManifest("a segment of the manifest cannot be read: it states more rows than it can hold")
+            if count > self._limits.entries:
+                raise _over("entries", self._limits.entries, count)
         try:
             segment = table.decode(decoded)
         except ValueError as error:
@@ -80,6 +90,8 @@ class Gathering:
             issues.add("the manifest has no root")
         check_limits(rows, self._limits)
         directories = _check_paths(rows, issues)
+        # Parents of links that are no entries would be beyond what the limit of entries bounds.
+        issues.raise_if_any()
         _check_links(rows, issues)
         _check_files(rows, issues, sent)
         _check_excluded(rows, issues, directories)
@@ -90,9 +102,51 @@ class Gathering:
         issues.raise_if_any()
         return Manifest(rows)
 
+    def listing(self) -> Segment:
+        """Returns the rows as the listing of a restore's target: their form is checked, links may lead anywhere.
+
+        Raises InvalidManifest, HostLimit.
+        """
+        rows = self._rows
+        rows.orphans = bytearray()
+        rows.sort()
+        rows.groups = number_groups(rows.groups)
+        issues = _Issues("the listing of the target")
+        if rows.root is None or rows.root.mode > 0o7777:
+            issues.add("it has no root")
+        check_limits(rows, self._limits)
+        directories = _check_paths(rows, issues)
+        if not _is_rising(rows.excluded_paths) or not _is_rising(rows.flag_paths):
+            issues.add("two rows have the same path")
+        for path in (*rows.excluded_paths, *rows.flag_paths):
+            if path and (_bad_components(path) or path.rpartition(b"/")[0] not in directories):
+                issues.add(f"a row's path is not allowed: {shown(path)}")
+        if max(rows.excluded_kinds, default=0) > table.UNKNOWN:
+            issues.add("a row's kind is unknown")
+        issues.raise_if_any()
+        return rows
+
+    def digests(self) -> Segment:
+        """Returns the rows as files of a listing with their content.  Raises InvalidManifest, HostLimit."""
+        rows = self._rows
+        rows.orphans = bytearray()
+        rows.sort()
+        issues = _Issues("the digests of the target")
+        check_limits(rows, self._limits)
+        if rows.kinds.count(table.FILE) != len(rows):
+            issues.add("something else than a file has content")
+        for path, size, (_, position, count) in zip(rows.paths, rows.sizes, rows.contents(), strict=True):
+            blocks = table.block_count(size)
+            places = rows.positions[position : position + count] if position >= 0 else range(count)
+            if count > blocks or not _is_rising_below(places, blocks):
+                issues.add(f"a file's blocks are not allowed: {shown(path)}")
+        issues.raise_if_any()
+        return rows
+
 
 class _Issues:
-    def __init__(self) -> None:
+    def __init__(self, what: str = "the sandbox's manifest") -> None:
+        self._what = what
         self._lines: list[str] = []
         self._count = 0
 
@@ -104,9 +158,7 @@ class _Issues:
     def raise_if_any(self) -> None:
         if self._count:
             more = f" (and {self._count - 1} more)" if self._count > 1 else ""
-            raise InvalidManifest(
-                f"the sandbox's manifest is not valid: {self._lines[0]}{more}", issues=tuple(self._lines)
-            )
+            raise InvalidManifest(f"{self._what} is not valid: {self._lines[0]}{more}", issues=tuple(self._lines))
 
 
 def _over(name: str, allowed: int, found: int) -> HostLimit:
@@ -117,6 +169,17 @@ def _over(name: str, allowed: int, found: int) -> HostLimit:
         allowed=allowed,
         found=found,
     )
+
+
+def _stated_rows(decoded: memoryview) -> Iterator[tuple[int, int]]:
+    """Yields how many rows of each kind a segment's head states, and how many its size has room for.
+
+    Lists are made for as many as are stated, whatever follows.
+    """
+    if len(decoded) < 13 or decoded[0] != table.VERSION:
+        return
+    for at, row_bytes in ((1, ENTRY_BYTES), (5, EXCLUDED_BYTES), (9, FLAG_BYTES)):
+        yield int.from_bytes(decoded[at : at + 4], "little"), len(decoded) // row_bytes
 
 
 def check_limits(rows: Segment, limits: Limits) -> None:
@@ -137,7 +200,7 @@ def check_limits(rows: Segment, limits: Limits) -> None:
         raise _over("file_bytes", limits.file_bytes, largest)
     # The limit is for a text as it was found; one that was rebased may be as long as Linux takes.
     found = (original or text for text, original in zip(rows.texts, rows.originals, strict=True))
-    for texts, allowed in ((found, min(limits.link_text_bytes, links.TEXT_MAX)), (iter(rows.texts), links.TEXT_MAX)):
+    for texts, allowed in ((found, min(limits.link_text_bytes, table.TEXT_MAX)), (iter(rows.texts), table.TEXT_MAX)):
         longest = max(map(len, texts), default=0)
         if longest > allowed:
             raise _over("link_text_bytes", allowed, longest)
@@ -184,12 +247,14 @@ def _check_links(rows: Segment, issues: _Issues) -> None:
 
 
 def _check_files(rows: Segment, issues: _Issues, sent: Mapping[bytes, int]) -> None:
-    digests = list(split_digests(rows.digests))
+    # Taken one by one: a list of them would be several times as large as the column.
+    digests = memoryview(rows.digests)
     first_of_group: dict[int, int] = {}
     columns = zip(rows.kinds, rows.sizes, rows.groups, rows.contents(), strict=True)
     for row, (kind, size, group, (digest, position, count)) in enumerate(columns):
         # Nearly every file: one block, as large as the file.
-        if kind == table.FILE and count == 1 and not group and position < 0 and sent.get(digests[digest]) == size:
+        one_block = kind == table.FILE and count == 1 and not group and position < 0
+        if one_block and sent.get(_digest(digests, digest)) == size:
             continue
         if kind != table.FILE:
             if size or group or count:
@@ -208,11 +273,15 @@ def _check_files(rows: Segment, issues: _Issues, sent: Mapping[bytes, int]) -> N
             issues.add(f"a file's block positions are not allowed: {shown(rows.paths[row])}")
             continue
         for index, place in enumerate(places):
-            name = digests[digest + index]
+            name = _digest(digests, digest + index)
             if sent.get(name) != min(BLOCK_MAX, size - place * BLOCK_MAX):
                 found = "was never sent" if name not in sent else "has another size"
                 issues.add(f"a block of a file {found}: {shown(rows.paths[row])}")
                 break
+
+
+def _digest(joined: memoryview, index: int) -> bytes:
+    return bytes(joined[32 * index : 32 * index + 32])
 
 
 def _metadata(rows: Segment, row: int) -> tuple[int, ...]:
@@ -238,7 +307,7 @@ def _check_excluded(rows: Segment, issues: _Issues, directories: Collection[byte
             issues.add(f"an excluded row's path is not allowed: {shown(path)}")
         elif kind > table.UNKNOWN or reason not in table.REASON_NAMES:
             issues.add(f"an excluded row's kind or reason is unknown: {shown(path)}")
-        elif _KIND_OF_REASON.get(reason, kind) != kind or (reason == table.MOUNT and kind > table.FILE):
+        elif _KIND_OF_REASON.get(reason, kind) != kind or (reason in _PLAIN_REASONS and kind > table.FILE):
             issues.add(f"an excluded row's kind does not fit its reason: {shown(path)}")
         elif path in kinds and not _may_be_kept(kinds[path], kind, reason, path in changed):
             issues.add(f"an excluded row names an entry: {shown(path)}")
@@ -263,6 +332,9 @@ def _check_flags(rows: Segment, issues: _Issues, directories: Collection[bytes])
         if flag == table.CHANGED:
             if kinds.get(path) != table.FILE:
                 issues.add(f"a changed file is no file of the manifest: {shown(path)}")
+        elif flag == table.UNFINISHED:
+            if path:
+                issues.add(f"an unfinished restore is no flag of {shown(path)}")
         elif flag != table.VANISHED:
             issues.add(f"a flag is unknown: {shown(path)}")
         elif path in kinds or path in excluded or _bad_components(path) or path.rpartition(b"/")[0] not in directories:

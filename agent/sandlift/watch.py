@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from sandlift.model import Event
 from sandlift.transports.base import harmless_text
@@ -12,9 +13,10 @@ OnEvent = Callable[[Event], None]
 
 
 class Watch:
-    """Keeps the time of one run and its phases, and passes events to *on_event*."""
+    """Keeps the time of one run and its phases, and passes events to *on_event*; ``started`` is when it began."""
 
     def __init__(self, on_event: OnEvent | None) -> None:
+        self.started = now()
         self._on_event = on_event
         self._began = time.monotonic()
         self._phase = "connect"
@@ -78,3 +80,8 @@ class Watch:
         if phase != self._phase:
             self._durations[self._phase] = self._durations.get(self._phase, 0.0) + now - self._phase_began
             self._phase, self._phase_began = phase, now
+
+
+def now() -> str:
+    """Returns this instant, RFC 3339 in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -4,26 +4,41 @@ It scans a workspace, judges its links, cuts its files into blocks, or writes a 
 behind.  It is shipped as source (see ``_stage``) and imported by the host for its pure parts.
 """
 
-# The modules of the bundle, each importing only earlier ones.
-MODULES = (
+# The modules that every operation needs, each importing only earlier ones.
+COMMON = (
     "wire",
     "messages",
     "members",
     "codec",
     "table",
-    "links",
-    "ignore",
     "ladder",
     "mounts",
     "channel",
     "workers",
+    "marker",
     "scan",
     "blocks",
     "reading",
-    "capture",
-    "survey",
-    "staging",
-    "writer",
-    "apply",
-    "main",
+    "segments",
 )
+# What the bundle of each operation holds beside them.
+OPERATIONS = {
+    "capture": ("links", "ignore", "capture"),
+    "survey": ("links", "ignore", "capture", "survey"),
+    "apply": (
+        "target",
+        "removal",
+        "rename",
+        "landlock",
+        "listing",
+        "writer",
+        "staging",
+        "inplace",
+        "confined",
+        "intake",
+        "tree",
+        "apply",
+    ),
+}
+# All of them, in one order for what covers the whole helper.
+MODULES = COMMON + tuple(dict.fromkeys(name for names in OPERATIONS.values() for name in names)) + ("main",)

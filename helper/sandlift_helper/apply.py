@@ -1,73 +1,252 @@
-"""A restore, seen from the target: build the tree in a staging directory, then give it the target's name.
+"""A restore, seen from the target: say what is there, take the plan, build what is new, and give it its names.
 
-Order: directories (private), files, hard links, links, then directories' modes and times from the deepest up,
-one flush, one rename.  So links exist only after the last write, and nothing can be written through one.
+What is new is built in one or more parts that nothing refers to yet: the whole tree beside the target (see
+`staging`), or new parts inside it (see `inplace`).  Order within a part: directories (private), files, hard links,
+links, then directories' modes and times from the deepest up.  So links exist only after the last write, and
+nothing can be written through one.  All of it is done by forked processes that are confined to the tree.
+
+Frames: the host's request; manifest frames with the listing of a target that is not empty; have, with what the
+host must know for its plan; the host's want frames and the rows that it wants, with digests, up to another have;
+then from the host manifest frames with the rows to build, have with the number of the content frame of each
+distinct block, manifest frames with the rows that stay and get other metadata and the paths that go, have, and
+content.
 """
 
-import errno
-import mmap
 import os
-import struct
 import sys
 import time
 from array import array
 
 from sandlift_helper import messages, table, wire
-from sandlift_helper.channel import Channel, Failure, Token
-from sandlift_helper.codec import CodecError, Unpacker, available
-from sandlift_helper.ladder import Ladder, place
-from sandlift_helper.staging import Staging, target_failure
-from sandlift_helper.workers import WORKERS_MAX, Workers, usable_cores
-from sandlift_helper.writer import PERMISSIONS, Layout, Writer, create_file, finish_file, reopen_file
+from sandlift_helper.channel import Channel, Failure
+from sandlift_helper.codec import CodecError, available, unpack_payload
+from sandlift_helper.confined import Confined
+from sandlift_helper.inplace import InPlace
+from sandlift_helper.intake import write_content
+from sandlift_helper.ladder import place
+from sandlift_helper.listing import Listing
+from sandlift_helper.marker import read_marker
+from sandlift_helper.scan import Limits
+from sandlift_helper.staging import Staging, put_right
+from sandlift_helper.target import Target, check_room, target_failure
+from sandlift_helper.tree import FINISHED, Tree
+from sandlift_helper.writer import Held, Layout, Metadata
 
 MYPY = False
 if MYPY:
     from collections.abc import Callable
 
-FORK_FRAMES_MIN = 4
+_LOCK_WAIT_S = 0.2
 
-# Files, uses and bytes written by one frame.
-_COUNTS = struct.Struct("<IIQ")
-# Frames read so far, and when (seconds of the monotonic clock) the input last gave something.
-_SHARED = struct.Struct("<Qd")
+MODES = ("new", "replace", "exact", "merge")
 
-_NO_HARD_LINK = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV)
+
+class Request:
+    """What the host asks for; attributes are the keys of the request map."""
+
+    def __init__(self, message: "dict[str, object]") -> None:
+        root, mode, limits, own = (message.get(key) for key in ("target", "mode", "limits", "own"))
+        if not isinstance(root, bytes) or mode not in MODES or not isinstance(limits, dict):
+            raise Failure("protocol", "the request names no target, no known mode or no limits")
+        self.target = place(root, message.get("home") is True)
+        self.mode = mode
+        self.dry_run = message.get("dry_run") is True
+        self.mask = 0o7777 if message.get("special_bits") is True else 0o777
+        self.owner = _owner(message.get("owner"))
+        self.own = [path for path in own if isinstance(path, bytes)] if isinstance(own, list) else []
+        self.limits = Limits(
+            limits["entries"], limits["path_bytes"], limits["depth"], limits["link_text_bytes"], limits["file_bytes"]
+        )
+
+
+def _owner(text: object) -> "tuple[int, int] | bool | None":
+    """Returns what `Metadata` takes for ``keep``, ``UID``, ``UID:GID`` or a user's name.  Raises Failure."""
+    if not isinstance(text, str) or not text:
+        return None
+    if text == "keep":
+        return True
+    uid, _, gid = text.partition(":")
+    if uid.isdigit() and (gid.isdigit() or ":" not in text):
+        return int(uid), int(gid) if gid else -1
+    import pwd
+
+    try:
+        user = pwd.getpwnam(text)
+    except KeyError:
+        raise Failure("options", "there is no user %s where the target is" % text)
+    return user.pw_uid, user.pw_gid
 
 
 def apply(channel: Channel, message: "dict[str, object]") -> None:
-    """Does one restore of mode *new* and ends the stream."""
-    target = message.get("target")
-    if not isinstance(target, bytes) or message.get("mode") != "new":
-        raise Failure("protocol", "the request names no target or no known mode")
-    target = place(target, message.get("home") is True)
-    channel.send(wire.HAVE, messages.encode({"codecs": available()}))
-    rows, places = _read_manifest(channel)
-    layout = Layout(rows, places)
-    staging = Staging(target)
-    channel.clean_up = staging.remove
-    try:
-        staging.check_room(rows.data_size(), len(rows))
-        tree = _Tree(staging.fd, rows)
-        tree.make_directories()
-        tree.make_large_files()
-        # Each frame brings at least one block, so the highest number tells how many come.
-        _write_all(channel, staging.fd, layout, max(places, default=-1) + 1, os.fsdecode(target))
-        tree.finish(keep_root=staging.existing)
+    """Does one restore and ends the stream."""
+    request = Request(message)
+
+    def wait() -> None:
+        channel.progress("wait")
         channel.poll()
-        staging.publish()
+        time.sleep(_LOCK_WAIT_S)
+
+    if not request.dry_run:
+        put_right(request.target, wait)
+    target = Target(request.target, wait)
+    _check_mode(request, target)
+    restoring = _Restoring(channel, request, target, wait)
+    try:
+        restoring.run()
     except BaseException as error:
         channel.kill_children()
-        staging.remove()
+        restoring.abandon()
         if isinstance(error, OSError):
-            raise target_failure(error, os.fsdecode(target))
+            raise target_failure(error, target.shown)
         raise
     finally:
         channel.clean_up = None
-    channel.end(created=len(rows), copied=tree.copied)
 
 
-def _read_manifest(channel: Channel) -> "tuple[table.Segment, array[int]]":
-    """Reads manifest frames until the frame of places: for each distinct block, the number of its content frame."""
+def _check_mode(request: Request, target: Target) -> None:
+    """Raises Failure when the target's state alone forbids the restore."""
+    # What a restore into an empty mount began, the same restore completes.
+    begun = target.mounted and read_marker(target.fd)
+    if request.mode == "new" and not target.is_empty() and not begun:
+        raise Failure("target-not-empty", "%s is not empty" % target.shown)
+    if request.mode == "replace" and target.mounted:
+        raise Failure(
+            "target-unusable",
+            "%s is a mount point, which cannot be renamed; the mode exact works in place" % target.shown,
+        )
+    ids = request.owner
+    if ids is not None and os.geteuid() and ids != (os.geteuid(), -1) and ids != (os.geteuid(), os.getegid()):
+        raise Failure("target-unusable", "only root can give files to others; here works the user %d" % os.geteuid())
+
+
+class _Restoring:
+    """One restore from the listing to the end."""
+
+    def __init__(self, channel: Channel, request: Request, target: Target, wait: "Callable[[], None]") -> None:
+        self._channel = channel
+        self._request = request
+        self._target = target
+        self._wait = wait
+        self._staging: "Staging | None" = None
+        self._in_place: "InPlace | None" = None
+        self._held: "Held | None" = None
+        exists = target.fd >= 0
+        # An empty mount point takes no rename, so a new tree is built in it.
+        self._works_in_place = exists and (
+            request.mode in ("exact", "merge") or (request.mode == "new" and target.mounted)
+        )
+        self._replaces = exists and request.mode == "replace"
+        self._leftover = read_marker(target.fd) if self._works_in_place else b""
+        self._leftovers: "list[bytes]" = []
+        self._lists = exists and (request.mode != "new" or bool(self._leftover))
+
+    def run(self) -> None:
+        """Does the restore.  Raises Failure, OSError."""
+        self._tell()
+        if self._request.dry_run:
+            self._channel.end()
+            return
+        rows, places = _read_tables(self._channel)
+        settled, _ = _read_tables(self._channel)
+        metadata = Metadata(self._request.mask, self._request.owner)
+        frames = array("I")
+        frames.frombytes(places)
+        if sys.byteorder == "big":
+            frames.byteswap()
+        self._channel.poll()
+        if self._works_in_place and not (rows.paths or settled.paths or settled.excluded_paths or self._leftover):
+            root_kept = rows.root is not None and not metadata.set_root(rows.root, self._target.fd)
+            self._channel.end(root_kept=int(root_kept), built=0, settled=0)
+            return
+        root_fd = self._prepare(rows, settled)
+        confined = Confined(self._channel, root_fd, self._target.shown)
+        tree = Tree(root_fd, rows, metadata)
+        layout = Layout(rows, frames)
+        confined.once(tree.begin)
+        refused = write_content(confined, layout, frames, metadata, self._held)
+        keep = None if self._in_place else self._target.status if self._request.mode == "new" else None
+        copied, more, root_set = FINISHED.unpack(confined.once(lambda: tree.finish(keep, self._in_place)))
+        self._channel.poll()
+        old = b""
+        if self._in_place:
+            # From the first name on, a rerun completes: nothing is taken back.
+            in_place, self._in_place = self._in_place, None
+            self._channel.clean_up = None
+            is_new = self._request.mode == "new"
+            _, last, root_set = FINISHED.unpack(confined.once(lambda: tree.settle(in_place, settled, is_new)))
+            more += last
+        elif self._staging:
+            old = self._staging.publish(self._replaces)
+            self._staging = None
+        self._channel.end(
+            built=len(rows),
+            settled=len(settled),
+            copied=copied,
+            refused=refused + more,
+            root_kept=int(not root_set),
+            old_kept=int(bool(old)),
+        )
+
+    def abandon(self) -> None:
+        """Takes back what was not given its name yet."""
+        if self._staging:
+            self._staging.remove()
+        if self._in_place:
+            self._in_place.abandon()
+
+    def _tell(self) -> None:
+        """Sends what the host must know for its plan."""
+        target, request = self._target, self._request
+        codec = wire.CODEC_ZLIB if request.mode != "new" else wire.CODEC_NONE
+        listing: "Listing | None" = None
+        if self._lists:
+            own = set()
+            for path in request.own:
+                try:
+                    status = os.stat(path)
+                    own.add((status.st_dev, status.st_ino))
+                except OSError:
+                    pass
+            listing = Listing(
+                self._channel, target.fd, target.path, request.limits, frozenset(own), codec, self._leftover
+            )
+            self._leftovers = listing.leftovers
+        told = {
+            "codecs": available(),
+            "listed": self._lists,
+            "exists": target.fd >= 0,
+            "in_place": self._works_in_place,
+            "folds": target.folds(),
+        }
+        self._channel.send(wire.HAVE, messages.encode(told))
+        if listing is not None:
+            known = listing.send_digests()
+            self._channel.send(wire.HAVE, messages.encode({}))
+            self._held = Held(target.fd, known)
+
+    def _prepare(self, rows: table.Segment, settled: table.Segment) -> int:
+        """Makes the place where new parts are built; returns the descriptor of the root that paths are relative to."""
+        if not self._works_in_place:
+            self._staging = Staging(self._target, self._wait)
+            self._channel.clean_up = self._staging.remove
+            check_room(self._staging.fd, rows.data_size(), len(rows), self._target.shown)
+            self._staging.check_rename(self._replaces)
+            return self._staging.fd
+        root_fd = self._target.fd
+        check_room(root_fd, rows.data_size(), len(rows), self._target.shown)
+        os.umask(0o077)
+        if self._request.mode == "new":
+            # What was there keeps its own mode and time, as an empty directory that is exchanged does.
+            rows.root = None
+        self._in_place = in_place = InPlace(root_fd, rows, self._leftover, self._target.shown)
+        self._channel.clean_up = in_place.abandon
+        in_place.remove_leftovers(self._leftovers)
+        in_place.begin(settled)
+        return root_fd
+
+
+def _read_tables(channel: Channel) -> "tuple[table.Segment, bytes]":
+    """Reads manifest frames up to a have frame; returns their rows and what the have frame holds."""
     rows = table.Segment()
     while True:
         kind, payload = channel.read_frame()
@@ -76,226 +255,9 @@ def _read_manifest(channel: Channel) -> "tuple[table.Segment, array[int]]":
         if kind not in (wire.MANIFEST, wire.HAVE):
             raise Failure("protocol", "the host sent a %s frame out of turn" % wire.KIND_NAMES.get(kind))
         try:
-            codec, size, encoded = wire.split_packed(payload, wire.SEGMENT_MAX)
-            decoded = Unpacker(size).unpack(codec, size, encoded)
-            if kind == wire.MANIFEST:
-                rows.extend(table.decode(decoded))
-                continue
+            decoded = unpack_payload(payload, wire.SEGMENT_MAX)
+            if kind == wire.HAVE:
+                return rows, bytes(decoded)
+            rows.extend(table.decode(decoded))
         except (ValueError, CodecError) as error:
             raise Failure("protocol", "the manifest: %s" % error)
-        places = array("I")
-        places.frombytes(decoded)
-        if sys.byteorder == "big":
-            places.byteswap()
-        return rows, places
-
-
-class _Tree:
-    """The parts of the tree that one process makes: everything but the files' content."""
-
-    def __init__(self, root_fd: int, rows: table.Segment) -> None:
-        self.copied = 0
-        self._rows = rows
-        self._firsts = rows.first_of_groups()
-        self._ladder = Ladder(root_fd)
-        self._root_fd = root_fd
-
-    def make_directories(self) -> None:
-        for path, kind in zip(self._rows.paths, self._rows.kinds):
-            if kind == table.DIRECTORY:
-                directory, _, name = path.rpartition(b"/")
-                os.mkdir(name, 0o700, dir_fd=self._ladder.open(directory))
-
-    def make_large_files(self) -> None:
-        """Creates the files that several workers write to, at their full size; what stays unwritten is a hole."""
-        rows = self._rows
-        for row, size in enumerate(rows.sizes):
-            if size > wire.BLOCK_MAX and not self._is_further_name(row):
-                fd = create_file(rows, row, self._ladder)
-                try:
-                    os.ftruncate(fd, size)
-                finally:
-                    os.close(fd)
-
-    def _is_further_name(self, row: int) -> bool:
-        group = self._rows.groups[row]
-        return bool(group) and self._firsts[group] != row
-
-    def finish(self, keep_root: "os.stat_result | None") -> None:
-        """Makes what is left once all content is written; *keep_root* is the status of a root that keeps its own."""
-        self._finish_files()
-        self._make_hard_links()
-        self._make_links()
-        self._finish_directories()
-        self._finish_root(keep_root)
-
-    def _finish_files(self) -> None:
-        rows = self._rows
-        for row, size in enumerate(rows.sizes):
-            if rows.kinds[row] != table.FILE or self._is_further_name(row):
-                continue
-            if size > wire.BLOCK_MAX:
-                fd = reopen_file(rows, row, self._ladder)
-            elif not rows.counts[row]:
-                fd = create_file(rows, row, self._ladder)
-                os.ftruncate(fd, size)
-            else:
-                continue
-            try:
-                finish_file(rows, row, fd)
-            finally:
-                os.close(fd)
-
-    def _make_hard_links(self) -> None:
-        rows = self._rows
-        second = Ladder(self._root_fd)
-        for row, group in enumerate(rows.groups):
-            if not group or not self._is_further_name(row):
-                continue
-            first = rows.paths[self._firsts[group]]
-            old_directory, _, old = first.rpartition(b"/")
-            directory, _, name = rows.paths[row].rpartition(b"/")
-            old_fd, fd = self._ladder.open(old_directory), second.open(directory)
-            try:
-                os.link(old, name, src_dir_fd=old_fd, dst_dir_fd=fd, follow_symlinks=False)
-            except OSError as error:
-                if error.errno not in _NO_HARD_LINK:
-                    raise
-                self._copy(old, old_fd, row, second)
-                self.copied += 1
-        second.close()
-
-    def _copy(self, old: bytes, old_fd: int, row: int, ladder: Ladder) -> None:
-        source = os.open(old, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=old_fd)
-        fd = create_file(self._rows, row, ladder)
-        try:
-            while True:
-                piece = os.read(source, 1 << 20)
-                if not piece:
-                    break
-                while piece:
-                    piece = piece[os.write(fd, piece) :]
-            finish_file(self._rows, row, fd)
-        finally:
-            os.close(source)
-            os.close(fd)
-
-    def _make_links(self) -> None:
-        rows = self._rows
-        texts = iter(rows.texts)
-        for row, kind in enumerate(rows.kinds):
-            if kind == table.LINK:
-                directory, _, name = rows.paths[row].rpartition(b"/")
-                fd = self._ladder.open(directory)
-                os.symlink(next(texts), name, dir_fd=fd)
-                times = (rows.mtimes_ns[row], rows.mtimes_ns[row])
-                os.utime(name, ns=times, dir_fd=fd, follow_symlinks=False)
-
-    def _finish_directories(self) -> None:
-        rows = self._rows
-        for row in range(len(rows) - 1, -1, -1):
-            if rows.kinds[row] == table.DIRECTORY:
-                fd = self._ladder.open(rows.paths[row])
-                os.fchmod(fd, rows.modes[row] & PERMISSIONS)
-                os.utime(fd, ns=(rows.mtimes_ns[row], rows.mtimes_ns[row]))
-        self._ladder.close()
-
-    def _finish_root(self, keep: "os.stat_result | None") -> None:
-        if keep is not None:
-            if (keep.st_uid, keep.st_gid) != (os.geteuid(), os.getegid()):
-                try:
-                    os.fchown(self._root_fd, keep.st_uid, keep.st_gid)
-                except PermissionError:
-                    # Who may exchange somebody else's directory cannot make him the owner of the new one.
-                    pass
-            os.fchmod(self._root_fd, keep.st_mode & 0o7777)
-            os.utime(self._root_fd, ns=(keep.st_atime_ns, keep.st_mtime_ns))
-        elif self._rows.root is not None:
-            root = self._rows.root
-            os.fchmod(self._root_fd, root.mode & PERMISSIONS)
-            os.utime(self._root_fd, ns=(root.mtime_ns, root.mtime_ns))
-
-
-class _Input:
-    """The content frames, read by several processes in turn: who holds the token reads one frame."""
-
-    def __init__(self, channel: Channel, frames: int) -> None:
-        self._fd = channel.in_fd
-        self._frames = frames
-        self._token = Token()
-        self._shared = mmap.mmap(-1, _SHARED.size)
-        # Each process has its own after the fork; a frame stays in it until the next one is read.
-        self._buffer = memoryview(bytearray(wire.CAPS[wire.CONTENT]))
-        self._note(0)
-
-    def _note(self, number: int) -> None:
-        self._shared[:] = _SHARED.pack(number, time.monotonic())
-
-    def silent_s(self) -> float:
-        """Returns for how long the input has given nothing, or 0 when all of it has come."""
-        number, heard = _SHARED.unpack(self._shared[:])
-        return 0.0 if number >= self._frames else time.monotonic() - heard
-
-    def next(self) -> "tuple[int, memoryview] | None":
-        """Returns (number, payload) of the next content frame, or None after the last; valid until the next call."""
-        with self._token:
-            number = _SHARED.unpack(self._shared[:])[0]
-            while number < self._frames:
-                head = self._read(wire.HEADER_SIZE, number)
-                kind, length = head[0], int.from_bytes(head[1:], "little")
-                if kind not in (wire.CONTENT, wire.CREDIT) or length > wire.CAPS[kind]:
-                    raise Failure("protocol", "the host sent a frame of kind %d and %d bytes" % (kind, length))
-                payload = self._read(length, number)
-                if kind == wire.CONTENT:
-                    self._note(number + 1)
-                    return number, payload
-        return None
-
-    def _read(self, size: int, number: int) -> memoryview:
-        filled = 0
-        while filled < size:
-            count = os.readv(self._fd, [self._buffer[filled:size]])
-            if not count:
-                raise Failure("protocol", "the host's stream is cut off")
-            self._note(number)
-            filled += count
-        return self._buffer[:size]
-
-
-def _write_all(channel: Channel, root_fd: int, layout: Layout, frames: int, shown: str) -> None:
-    """Writes all content, in several processes where that pays.  Raises Failure unless every use was written."""
-    source = _Input(channel, frames)
-    count = min(WORKERS_MAX, usable_cores()) if frames >= FORK_FRAMES_MIN else 1
-
-    def job(report: "Callable[[bytes], None]") -> None:
-        writer = Writer(root_fd, layout)
-        while True:
-            item = source.next()
-            if item is None:
-                writer.close()
-                return
-            before = writer.files, writer.uses, writer.bytes
-            try:
-                writer.write_frame(*item)
-            except OSError as error:
-                raise target_failure(error, shown)
-            after = writer.files, writer.uses, writer.bytes
-            report(_COUNTS.pack(*(new - old for new, old in zip(after, before))))
-
-    done = [0, 0, 0]
-
-    def take(report: bytes) -> None:
-        for index, count in enumerate(_COUNTS.unpack(report)):
-            done[index] += count
-        channel.progress("write", files=done[0], bytes=done[2], total_frames=frames)
-
-    if count < 2:
-        job(take)
-    else:
-        for report in Workers(channel, count, job).results():
-            if report:
-                take(report)
-            elif source.silent_s() > channel.silence_s:
-                channel.host_gone()
-    if done[1] != len(layout.row_of):
-        raise Failure("protocol", "%d of %d blocks never came" % (len(layout.row_of) - done[1], len(layout.row_of)))

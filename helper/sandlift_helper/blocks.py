@@ -91,7 +91,7 @@ def _stamp(status: os.stat_result) -> "tuple[int, int, int, int]":
 
 
 class Cutter:
-    """Reads *files* below *root_fd* and passes packed runs to *send*.
+    """Reads *files* below *root_fd* and passes packed runs to *send*; without *seen*, it hashes and sends nothing.
 
     ``send(frame)`` takes a whole content frame and blocks until it is written.  ``frames``, ``blocks`` and
     ``bytes`` count what was sent and read since the start.
@@ -101,7 +101,7 @@ class Cutter:
         self,
         root_fd: int,
         files: Files,
-        seen: Seen,
+        seen: "Seen | None",
         packer: Packer,
         file_bytes_max: int,
         send: "Callable[[memoryview], None]",
@@ -321,7 +321,7 @@ class Cutter:
             return got
         digest = sha256(block).digest()
         content.add(index, digest)
-        if self._seen.add(digest):
+        if self._seen is not None and self._seen.add(digest):
             end = start + members.padded(got)
             self._run[self._fill : start] = members.header(digest, got)
             self._run[start + got : end] = bytes(end - start - got)

@@ -5,31 +5,28 @@ blocks are sent, small ones before large ones.  So whatever arrives before a bre
 """
 
 import os
-import time
 
 from sandlift_helper import links, table, wire
 from sandlift_helper.channel import Channel, Failure
 from sandlift_helper.codec import Packer, available
-from sandlift_helper.ladder import place
+from sandlift_helper.ladder import Ladder, place
+from sandlift_helper.marker import read_marker
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.reading import Reading
-from sandlift_helper.scan import Limits, Scan, clean_mode
+from sandlift_helper.scan import Limits, Scan
+from sandlift_helper.segments import Segments
 
 MYPY = False
 if MYPY:
     from typing import TypeVar
 
     from sandlift_helper.ignore import Rules
+    from sandlift_helper.segments import KeptLink
 
     Value = TypeVar("Value")
-    KeptLink = tuple[bytes, os.stat_result, bytes, bytes]
 
 IGNORE_FILE = b".sandliftignore"
 IGNORE_FILE_MAX = 1 << 20
-
-# A segment is sent once it has about this many bytes, or has waited this long.
-SEGMENT_TARGET = 4 << 20
-SEGMENT_INTERVAL_S = 1.0
 
 
 class Request:
@@ -143,10 +140,30 @@ def scan_workspace(channel: Channel, request: Request) -> "tuple[int, Scan, list
         frozenset(own),
         request.exclude_caches,
         lambda entries, size: channel.progress("scan", entries=entries, bytes=size),
+        read_marker(root_fd),
     )
     scan.run()
+    if scan.leftovers:
+        # A restore broke off here, so the tree may be partly the old one.
+        scan.left.flag(b"", table.UNFINISHED)
+        _leave_leftovers(scan, root_fd)
     names = [os.path.join(os.getcwdb(), name) for name in [request.root] + request.aliases]
     return root_fd, scan, judge_links(scan, [links.components(name) for name in names + [resolved]])
+
+
+def _leave_leftovers(scan: Scan, root_fd: int) -> None:
+    """Adds rows for what a restore that broke off has left."""
+    import stat
+
+    ladder = Ladder(root_fd)
+    for path in scan.leftovers:
+        directory, _, name = path.rpartition(b"/")
+        try:
+            mode = os.stat(name, dir_fd=ladder.open(directory), follow_symlinks=False).st_mode
+        except OSError:
+            continue
+        scan.left.exclude(path, table.DIRECTORY if stat.S_ISDIR(mode) else table.FILE, table.OWN)
+    ladder.close()
 
 
 def judge_links(scan: Scan, spellings: "list[list[bytes]]") -> "list[KeptLink]":
@@ -159,7 +176,7 @@ def judge_links(scan: Scan, spellings: "list[list[bytes]]") -> "list[KeptLink]":
             if rebased is None:
                 scan.left.exclude(path, table.LINK, table.OUTSIDE_LINK, text)
                 continue
-            if len(rebased) > links.TEXT_MAX:
+            if len(rebased) > table.TEXT_MAX:
                 scan.left.exclude(path, table.LINK, table.LIMIT, b"link text")
                 continue
             original, text = text, rebased
@@ -171,46 +188,15 @@ def judge_links(scan: Scan, spellings: "list[list[bytes]]") -> "list[KeptLink]":
     return [link for link, verdict in zip(inside, verdicts) if verdict]
 
 
-class Segments:
-    """Collects rows and sends them as manifest frames of bounded size."""
-
-    def __init__(self, channel: Channel, packer: Packer) -> None:
-        self._channel = channel
-        self._packer = packer
-        self._sent_at = time.monotonic()
-        self.rows = table.Segment()
-
-    def send_if_full(self) -> None:
-        if self.rows.size_estimate() >= SEGMENT_TARGET:
-            self.send()
-
-    def send_if_due(self) -> None:
-        if time.monotonic() > self._sent_at + SEGMENT_INTERVAL_S:
-            self.send()
-        else:
-            self.send_if_full()
-
-    def send(self) -> None:
-        rows, self.rows = self.rows, table.Segment()
-        self._sent_at = time.monotonic()
-        if not (rows.root or rows.paths or rows.excluded_paths or rows.flag_paths or rows.orphans):
-            return
-        rows.sort()
-        encoded = bytearray(table.encode(rows))
-        target = bytearray(len(encoded) + (len(encoded) >> 8) + 1024)
-        size = self._packer.pack(encoded, len(encoded), target, 0)
-        header = wire.packed_header(self._packer.codec, len(encoded))
-        self._channel.send(wire.MANIFEST, header + bytes(target[:size]))
-
-
 def capture(channel: Channel, message: "dict[str, object]") -> None:
     """Does one capture and ends the stream."""
     request = Request(message)
     root_fd, scan, kept = scan_workspace(channel, request)
     codec = choose_codec(request.codecs)
     segments = Segments(channel, Packer(codec))
-    _send_first(segments, scan, kept)
-    reading = Reading(channel, root_fd, scan, codec, request.limits.file_bytes)
+    segments.add_scan(scan, kept)
+    segments.send()
+    reading = Reading(channel, root_fd, scan.files, scan.bytes, codec, request.limits.file_bytes)
     done = reading.done
     totals = {"total_files": len(scan.files.paths), "total_bytes": scan.bytes}
     for rows in reading.rows():
@@ -220,29 +206,3 @@ def capture(channel: Channel, message: "dict[str, object]") -> None:
         channel.progress("read", files=done.files, bytes=done.bytes, **totals)
     segments.send()
     channel.end(frames=done.frames, blocks=done.blocks)
-
-
-def _send_first(segments: Segments, scan: Scan, kept: "list[KeptLink]") -> None:
-    """Sends the root, the directories, the links that are kept, and the rows of what is left out."""
-    top = scan.root_status
-    segments.rows.root = table.Root(clean_mode(top.st_mode), top.st_mtime_ns, top.st_uid, top.st_gid)
-    for path, status in scan.directories:
-        if status is None:
-            # A foreign mount was not asked for its attributes: it may hang.
-            segments.rows.add(path, table.DIRECTORY, 0o755, 0, top.st_uid, top.st_gid)
-        else:
-            mode = clean_mode(status.st_mode)
-            segments.rows.add(path, table.DIRECTORY, mode, status.st_mtime_ns, status.st_uid, status.st_gid)
-        segments.send_if_full()
-    for path, link, text, original in kept:
-        mode = clean_mode(link.st_mode)
-        segments.rows.add_link(path, mode, link.st_mtime_ns, link.st_uid, link.st_gid, text, original)
-        segments.send_if_full()
-    left = scan.left
-    for row, path in enumerate(left.excluded_paths):
-        segments.rows.exclude(path, left.excluded_kinds[row], left.excluded_reasons[row], left.details[row])
-        segments.send_if_full()
-    for path, flag in zip(left.flag_paths, left.flags):
-        segments.rows.flag(path, flag)
-        segments.send_if_full()
-    segments.send()

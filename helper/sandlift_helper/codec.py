@@ -6,7 +6,7 @@ when they are used.  Level 1 with minMatch 6 is on zstd's front for source trees
 plain level 1.
 """
 
-from sandlift_helper.wire import CODEC_NONE, CODEC_ZLIB, CODEC_ZSTD
+from sandlift_helper.wire import CODEC_NONE, CODEC_ZLIB, CODEC_ZSTD, split_packed
 
 MYPY = False
 if MYPY:
@@ -151,3 +151,9 @@ def available() -> "list[str]":
     except ImportError:
         return names + ["none"]
     return names + ["zlib", "none"]
+
+
+def unpack_payload(payload: "bytes | bytearray | memoryview", cap: int) -> memoryview:
+    """Returns what a packed payload decodes to.  Raises CodecError, wire.FrameError when it states more than *cap*."""
+    codec, size, encoded = split_packed(payload, cap)
+    return Unpacker(size).unpack(codec, size, encoded)

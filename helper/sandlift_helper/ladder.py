@@ -9,8 +9,9 @@ import os
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Deep trees must not use up the process's descriptors (often 1,024, 256 on some systems).
-RUNGS_MAX = 96
+# Deep trees must not use up the process's descriptors (often 1,024, 256 on some systems): so many of the
+# uppermost directories stay open, and as many of the lowest.
+RUNGS_HALF = 48
 
 
 def place(path: bytes, home: bool) -> bytes:
@@ -27,8 +28,9 @@ class Ladder:
 
     def __init__(self, root_fd: int) -> None:
         self._root_fd = root_fd
+        # Names and descriptors on the way down; those from RUNGS_HALF up to the gap's end are closed, and -1.
         self._rungs: "list[tuple[bytes, int]]" = []
-        self._tail = -1
+        self._gap_end = RUNGS_HALF
         self._last_path = b""
         self._last_fd = root_fd
 
@@ -38,35 +40,35 @@ class Ladder:
             return self._last_fd
         # Until it is opened, nothing is the last one.
         self._last_path, self._last_fd = b"", self._root_fd
-        if self._tail >= 0:
-            os.close(self._tail)
-            self._tail = -1
         parts = path.split(b"/") if path else []
         keep = 0
         for (name, _), part in zip(self._rungs, parts):
             if name != part:
                 break
             keep += 1
-        while len(self._rungs) > keep:
-            os.close(self._rungs.pop()[1])
-        here = self._rungs[-1][1] if self._rungs else self._root_fd
-        for part in parts[keep:]:
-            below = os.open(part, DIRECTORY_FLAGS, dir_fd=here)
-            if len(self._rungs) < RUNGS_MAX:
-                self._rungs.append((part, below))
-            else:
-                # Beyond the rungs only the newest directory stays open.
-                if self._tail >= 0:
-                    os.close(self._tail)
-                self._tail = below
-            here = below
+        # What is left must end with an open directory.
+        self._cut(keep if keep <= RUNGS_HALF or keep > self._gap_end else RUNGS_HALF)
+        rungs = self._rungs
+        here = rungs[-1][1] if rungs else self._root_fd
+        for part in parts[len(rungs) :]:
+            here = os.open(part, DIRECTORY_FLAGS, dir_fd=here)
+            rungs.append((part, here))
+            if len(rungs) > self._gap_end + RUNGS_HALF:
+                name, fd = rungs[self._gap_end]
+                rungs[self._gap_end] = name, -1
+                self._gap_end += 1
+                os.close(fd)
         self._last_path, self._last_fd = path, here
         return here
 
+    def _cut(self, length: int) -> None:
+        while len(self._rungs) > length:
+            fd = self._rungs.pop()[1]
+            if fd >= 0:
+                os.close(fd)
+        if length <= RUNGS_HALF:
+            self._gap_end = RUNGS_HALF
+
     def close(self) -> None:
-        if self._tail >= 0:
-            os.close(self._tail)
-            self._tail = -1
-        while self._rungs:
-            os.close(self._rungs.pop()[1])
+        self._cut(0)
         self._last_path, self._last_fd = b"", self._root_fd

@@ -21,10 +21,12 @@ LOCAL_TYPES = frozenset(
 class Mounts:
     """The mounts below *root* (an absolute, resolved path), as /proc/self/mountinfo lists them (proc(5)).
 
-    Where several mounts lie on one point, the last one is visible.
+    Where several mounts lie on one point, the last one is visible.  ``points`` are all of them, relative to the
+    root, which is one itself when they hold the empty path.
     """
 
     def __init__(self, root: bytes, mountinfo: "Iterable[bytes]") -> None:
+        self.points: "set[bytes]" = set()
         self._foreign: "dict[bytes, bytes]" = {}
         self._known = False
         rows = []
@@ -39,6 +41,7 @@ class Mounts:
             if _within(root, point) and len(point) >= len(home[0]):
                 home = (point, kind, source)
         self.root_type = home[1]
+        self.points.update(point[len(root.rstrip(b"/")) + 1 :] for _, point, _, _ in rows if _within(point, root))
         for parent, point, kind, source in rows:
             if point == root or not _within(point, root):
                 continue

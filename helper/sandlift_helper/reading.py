@@ -12,7 +12,7 @@ from sandlift_helper import members, table, wire
 from sandlift_helper.blocks import UNIT_FILES_MAX, Cutter, Seen
 from sandlift_helper.channel import Channel, Token
 from sandlift_helper.codec import Packer
-from sandlift_helper.scan import Files, Scan, clean_mode
+from sandlift_helper.scan import Files, clean_mode
 from sandlift_helper.workers import WORKERS_MAX, Workers, usable_cores
 
 MYPY = False
@@ -83,30 +83,40 @@ class Progress:
 
 
 class Reading:
-    """Reads the files of *scan* below *root_fd* and sends their blocks; ``done`` counts.
+    """Reads *files* of *size* bytes below *root_fd*; ``done`` counts.
 
-    `rows` yields parts of the manifest, each once its blocks are sent, and nothing (None) now and then while
-    it waits.
+    Their blocks are sent, or with ``hash_only`` only hashed.  `rows` yields parts of the manifest, each once its
+    blocks are sent, and nothing (None) now and then while it waits.
     """
 
-    def __init__(self, channel: Channel, root_fd: int, scan: Scan, codec: int, file_bytes_max: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        root_fd: int,
+        files: Files,
+        size: int,
+        codec: int,
+        file_bytes_max: int,
+        hash_only: bool = False,
+    ) -> None:
         self.done = Progress()
         self._channel = channel
         self._root_fd = root_fd
-        self._scan = scan
+        self._files = files
+        self._size = size
         self._codec = codec
         self._file_bytes_max = file_bytes_max
-        self._seen = Seen(scan.bytes // wire.BLOCK_MAX + len(scan.files.paths))
+        self._seen = None if hash_only else Seen(size // wire.BLOCK_MAX + len(files.paths))
 
     def rows(self) -> "Iterator[table.Segment | None]":
-        count = min(WORKERS_MAX, usable_cores()) if self._scan.bytes >= FORK_BYTES_MIN else 1
+        count = min(WORKERS_MAX, usable_cores()) if self._size >= FORK_BYTES_MIN else 1
         if count < 2 or not hasattr(os, "fork"):
             return self._read_alone()
         return self._read_shared(count)
 
     def _cutter(self, send: "Callable[[memoryview], None]") -> Cutter:
         packer = Packer(self._codec)
-        return Cutter(self._root_fd, self._scan.files, self._seen, packer, self._file_bytes_max, send)
+        return Cutter(self._root_fd, self._files, self._seen, packer, self._file_bytes_max, send)
 
     def _read_alone(self) -> "Iterator[table.Segment | None]":
         def send(frame: memoryview) -> None:
@@ -114,13 +124,13 @@ class Reading:
             self._channel.write(frame)
 
         cutter = self._cutter(send)
-        for unit in units(self._scan.files, spans=False):
+        for unit in units(self._files, spans=False):
             _, _, _, rows = self._take(_cut_unit(cutter, unit))
             self.done.files += len(rows)
             yield rows
 
     def _read_shared(self, count: int) -> "Iterator[table.Segment | None]":
-        work = units(self._scan.files, spans=True)
+        work = units(self._files, spans=True)
         units_fd, units_in = os.pipe()
         credit_fd, credit_in = os.pipe()
         self._channel.token = Token()
@@ -146,7 +156,7 @@ class Reading:
         workers = Workers(self._channel, count, job)
         self._channel.pass_credit_to(credit_in)
         feed = _Feed(units_in, len(work))
-        spans = _Spans(self._scan.files)
+        spans = _Spans(self._files)
         feed.write()
         for result in workers.results():
             if not result:

@@ -12,7 +12,7 @@ from array import array
 from sandlift_helper import table
 from sandlift_helper.channel import Failure
 from sandlift_helper.ladder import Ladder
-from sandlift_helper.links import TEXT_MAX
+from sandlift_helper.marker import MARKER, temporary_prefix
 
 MYPY = False
 if MYPY:
@@ -54,8 +54,11 @@ class Limits:
         # A name directly below the root always fits.
         self.path_bytes = max(path_bytes, 255)
         self.depth = depth
-        self.link_text_bytes = min(link_text_bytes, TEXT_MAX)
+        self.link_text_bytes = min(link_text_bytes, table.TEXT_MAX)
         self.file_bytes = file_bytes
+
+
+_COLUMNS = ("paths", "modes", "mtimes_ns", "ctimes_ns", "inodes", "uids", "gids", "sizes", "groups", "sparse")
 
 
 class Files:
@@ -73,10 +76,13 @@ class Files:
         self.groups = array("I")
         self.sparse = bytearray()
         self.members: "dict[int, list[int]]" = {}
+        # Group to the number of names that the file system counts, inside and outside.
+        self.name_counts: "dict[int, int]" = {}
 
     def add(self, path: bytes, status: os.stat_result, group: int) -> None:
         if group:
             self.members.setdefault(group, []).append(len(self.paths))
+            self.name_counts[group] = status.st_nlink
         self.paths.append(path)
         self.modes.append(clean_mode(status.st_mode))
         try:
@@ -91,6 +97,24 @@ class Files:
         self.groups.append(group)
         self.sparse.append(status.st_blocks * 512 < status.st_size)
 
+    def order_names(self) -> None:
+        """Puts the names of each group in path order: the first one carries the content."""
+        for rows in self.members.values():
+            rows.sort(key=lambda row: table.sort_key(self.paths[row]))
+
+    def subset(self, paths: "frozenset[bytes]") -> "Files":
+        """Returns the files with these paths."""
+        part = Files()
+        rows = [row for row, path in enumerate(self.paths) if path in paths]
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            getattr(part, name).extend([column[row] for row in rows])
+        for row, group in enumerate(part.groups):
+            if group:
+                part.members.setdefault(group, []).append(row)
+        part.order_names()
+        return part
+
     def stamp(self, row: int) -> "tuple[int, int, int, int]":
         """Returns (size, mtime, ctime, inode) as the scan saw them."""
         return self.sizes[row], self.mtimes_ns[row], self.ctimes_ns[row], self.inodes[row]
@@ -101,7 +125,8 @@ class Scan:
 
     ``directories`` are (path, status) pairs, ``links`` (path, status, text) triples, both in path order; status
     is None for a foreign mount, which is not even asked.  ``left`` holds excluded rows and flags.
-    *own* are (device, inode) pairs of directories that belong to sandlift itself.  *tick* is called with the
+    *own* are (device, inode) pairs of directories that belong to sandlift itself; *leftover* is the id of a restore
+    that was not finished here, or empty, and the paths that it left are ``leftovers``.  *tick* is called with the
     number of entries after each directory.
     """
 
@@ -114,11 +139,13 @@ class Scan:
         own: "frozenset[tuple[int, int]]",
         skip_caches: bool,
         tick: "Callable[[int, int], None]",
+        leftover: bytes = b"",
     ) -> None:
         self.directories: "list[tuple[bytes, os.stat_result | None]]" = []
         self.links: "list[tuple[bytes, os.stat_result, bytes]]" = []
         self.files = Files()
         self.left = table.Segment()
+        self.leftovers: "list[bytes]" = []
         self.bytes = 0
         self.root_status = os.fstat(root_fd)
         self._root_fd = root_fd
@@ -128,6 +155,7 @@ class Scan:
         self._own = own
         self._skip_caches = skip_caches
         self._tick = tick
+        self._temporary = temporary_prefix(leftover) if leftover else b""
         self._ladder = Ladder(root_fd)
         self._groups: "dict[tuple[int, int], int]" = {}
         self._pending: "list[tuple[bytes, int, os.stat_result]]" = []
@@ -155,6 +183,7 @@ class Scan:
             self._pending[first:] = self._pending[first:][::-1]
             self._tick(self._count, self.bytes)
         self._ladder.close()
+        self.files.order_names()
 
     def _room(self, path: bytes, count: int) -> int:
         """Returns how many of *count* names in a directory may be looked at, to stay within the limit of entries.
@@ -218,6 +247,9 @@ class Scan:
         if len(path) > self._limits.path_bytes:
             # Whatever it is: no row may hold a path over the limit.
             self._leave_long_path(path)
+            return
+        if self._temporary and (path == MARKER or path.rpartition(b"/")[2].startswith(self._temporary)):
+            self.leftovers.append(path)
             return
         foreign = self._mounts.foreign(path)
         if foreign is not None:

@@ -1,143 +1,232 @@
 """The private directory beside a target, in which a tree is built before it becomes visible by one rename."""
 
 import errno
-import fcntl
 import os
 import signal
-import stat
-import time
 
 from sandlift_helper.channel import Failure
 from sandlift_helper.ladder import DIRECTORY_FLAGS
+from sandlift_helper.mounts import read_mounts
+from sandlift_helper.removal import Mounted, remove_tree
+from sandlift_helper.rename import NoExchange, exchange, rename_new
+from sandlift_helper.target import PARENT_FLAGS, Target, same_file, target_failure, try_lock, unlock
 
-SUFFIX = b".sandlift-new"
+MYPY = False
+if MYPY:
+    from collections.abc import Callable
+
+NEW = b".sandlift-new"
+OLD = b".sandlift-old"
 
 # Who cannot lock the parent within a second does without, and then sweeps nothing.
 PARENT_LOCK_TRIES = 20
 
+_NO_RENAME = {
+    errno.EXDEV: "it belongs to a lower layer of an overlay, or to another mount",
+    errno.EBUSY: "it is a mount point",
+}
+
 
 class Staging:
-    """Creates the staging directory for *target*, a path that is absent or an empty directory.
+    """Creates the staging directory for *target*; ``fd`` is open on it.
 
-    ``fd`` is the open staging directory, ``existing`` the status of the target that was there before, or None.
-    Raises Failure.
+    *wait* is called again and again while another restore is at work.  Raises Failure.
     """
 
-    def __init__(self, target: bytes) -> None:
-        # Parents of the target are the operator's own and may be links; below the target nothing is followed.
-        self._target = os.path.realpath(target)
-        parent, name = os.path.split(self._target)
-        if not name:
-            raise Failure("target-not-empty", "%s is the root of the file system" % os.fsdecode(target))
-        self._name = name
-        self.existing = self._look()
+    def __init__(self, target: Target, wait: "Callable[[], None]") -> None:
+        self._target = target
+        self._made: "list[bytes]" = []
+        if not target.name:
+            raise Failure("target-unusable", "%s is the root of the file system, so nothing can stand beside it" % "/")
         try:
-            os.makedirs(parent, exist_ok=True)
+            if target.parent_fd < 0:
+                self._make_parents()
+                target.parent_fd = os.open(target.parent, PARENT_FLAGS)
             # From here on modes are ours: private until they are set.
             os.umask(0o077)
-            self._parent_fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            prefix = b".%s." % name[:100]
+            self._parent_fd = target.parent_fd
             # Two restores may start at once: neither may sweep what the other has made and not locked yet.
-            alone = _try_lock(self._parent_fd, PARENT_LOCK_TRIES)
-            if alone:
-                self._sweep(prefix)
-            self._stage = prefix + os.urandom(8).hex().encode() + SUFFIX
-            os.mkdir(self._stage, 0o700, dir_fd=self._parent_fd)
-            self.fd = os.open(self._stage, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
+            alone = await_others(self._parent_fd, target.name, wait)
+            if target.fd < 0 and _is_there(self._parent_fd, target.name):
+                raise Failure("target-not-empty", "%s was made by somebody else meanwhile" % target.shown)
+            self._id = os.urandom(8).hex().encode()
+            self._name = _prefix(target.name) + self._id + NEW
+            self._make()
             # Held until the last process that writes here has ended: the sign of a living restore.
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(self.fd, 1)
             if alone:
-                fcntl.flock(self._parent_fd, fcntl.LOCK_UN)
+                unlock(self._parent_fd)
         except OSError as error:
-            raise target_failure(error, os.fsdecode(parent))
+            raise Failure(*_beside(target_failure(error, os.fsdecode(target.parent))))
 
-    def _look(self) -> "os.stat_result | None":
-        shown = os.fsdecode(self._target)
+    def _make(self) -> None:
+        os.mkdir(self._name, 0o700, dir_fd=self._parent_fd)
         try:
-            status = os.lstat(self._target)
-            if not stat.S_ISDIR(status.st_mode):
-                raise Failure("target-not-empty", "%s exists and is no directory" % shown)
-            if os.listdir(self._target):
-                raise Failure("target-not-empty", "%s is not empty" % shown)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise target_failure(error, shown)
-        if os.path.ismount(self._target):
-            raise Failure("target-unusable", "%s is a mount point, so nothing can be renamed onto it" % shown)
-        return status
+            self.fd = os.open(self._name, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
+        except OSError:
+            os.rmdir(self._name, dir_fd=self._parent_fd)
+            raise
 
-    def _sweep(self, prefix: bytes) -> None:
-        """Removes staging directories for the same target that killed restores of ours have left."""
-        for text in os.listdir(self._parent_fd):
-            name = os.fsencode(text)
-            middle = name[len(prefix) : -len(SUFFIX)]
-            if name != prefix + middle + SUFFIX or len(middle) != 16 or middle.strip(b"0123456789abcdef"):
-                continue
+    def _make_parents(self) -> None:
+        path = self._target.parent
+        while not os.path.lexists(path):
+            self._made.append(path)
+            path = os.path.dirname(path)
+        for path in reversed(self._made):
+            os.mkdir(path)
+
+    def check_rename(self, replaces: bool) -> None:
+        """Raises Failure unless the target can be renamed, or exchanged, when the time comes; changes nothing.
+
+        A rename onto a directory that is not empty always fails, and how it fails says what else is in the way.
+        """
+        if not replaces:
+            return
+        try:
+            probe = b"probe"
+            os.mkdir(probe, 0o700, dir_fd=self.fd)
             try:
-                fd = os.open(name, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
-            except OSError:
-                continue
-            try:
-                # A directory that another restore is at work in is locked.
-                if os.fstat(fd).st_uid == os.geteuid() and _try_lock(fd, 1):
-                    remove_tree(self._parent_fd, name)
-            except OSError:
-                # What cannot be removed stays, under its telling name.
-                pass
+                os.rename(self._target.name, self._name, src_dir_fd=self._parent_fd, dst_dir_fd=self._parent_fd)
             finally:
-                os.close(fd)
+                os.rmdir(probe, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return
+            why = _NO_RENAME.get(error.errno or 0, error.strerror)
+            raise Failure(
+                "target-unusable", "%s cannot be renamed: %s; the mode exact works in place" % (self._target.shown, why)
+            )
 
-    def check_room(self, size: int, inodes: int) -> None:
-        """Raises Failure when the file system has no room for *size* bytes and *inodes* files."""
-        room = os.fstatvfs(self.fd)
-        free = room.f_bavail * room.f_frsize
-        shown = os.fsdecode(self._target)
-        if size > free:
-            raise Failure("target-full", "%s needs %d bytes, its file system has %d" % (shown, size, free))
-        if room.f_files and inodes > room.f_favail:
-            raise Failure("target-full", "%s needs %d inodes, its file system has %d" % (shown, inodes, room.f_favail))
+    def publish(self, replaces: bool) -> bytes:
+        """Flushes the tree and gives it the target's name; returns the name of an old tree that stays, or nothing.
 
-    def publish(self) -> None:
-        """Flushes the tree and gives it the target's name.  Raises Failure."""
+        Raises Failure.
+        """
+        target = self._target
+        fd = self._parent_fd
         try:
             sync_file_system(self.fd)
-            os.rename(self._stage, self._name, src_dir_fd=self._parent_fd, dst_dir_fd=self._parent_fd)
-            os.fsync(self._parent_fd)
+            if not same_file(self.fd, self._name, fd):
+                raise Failure("conflict", "%s was exchanged by somebody else meanwhile" % os.fsdecode(self._name))
+            if not replaces:
+                os.rename(self._name, target.name, src_dir_fd=fd, dst_dir_fd=fd)
+                os.fsync(fd)
+                return b""
+            try:
+                exchange(fd, self._name, target.name)
+                old = self._name
+            except NoExchange:
+                # The name of the old tree is the journal: whoever finds it and no target puts it back.
+                old = _prefix(target.name) + self._id + OLD
+                os.rename(target.name, old, src_dir_fd=fd, dst_dir_fd=fd)
+                os.fsync(fd)
+                os.rename(self._name, target.name, src_dir_fd=fd, dst_dir_fd=fd)
+            os.fsync(fd)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise Failure("target-not-empty", "%s was filled meanwhile" % os.fsdecode(self._target))
-            raise target_failure(error, os.fsdecode(self._target))
+                raise Failure("target-not-empty", "%s was filled meanwhile" % target.shown)
+            raise target_failure(error, target.shown)
+        # What is not the tree that was listed is nothing of ours, and stays under the telling name.
+        return b"" if target.is_at(old) and _remove_beside(fd, target.parent, old) else old
 
     def remove(self) -> None:
         """Removes the staging directory and all in it; what cannot be removed stays, under its telling name."""
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         try:
-            remove_tree(self._parent_fd, self._stage)
-        except OSError:
+            remove_tree(self._parent_fd, self._name)
+            for path in self._made:
+                os.rmdir(path)
+        except (OSError, Mounted):
             pass
 
 
-def _try_lock(fd: int, tries: int) -> bool:
-    """Returns whether *fd* could be locked, within *tries* tries 50 ms apart."""
-    for left in range(tries - 1, -1, -1):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _beside(failure: Failure) -> "tuple[str, str]":
+    hint = "" if failure.code == "target-full" else "; the mode exact needs nothing beside the target"
+    return failure.code, failure.message + hint
+
+
+def _prefix(name: bytes) -> bytes:
+    return b".%s." % name[:100]
+
+
+def _names_of_ours(fd: int, target: bytes) -> "list[bytes]":
+    """Returns the names in a directory that our staging directories and replaced trees for a *target* have there."""
+    prefix = _prefix(target)
+    found = []
+    for text in os.listdir(fd):
+        name = os.fsencode(text)
+        middle = name[len(prefix) : -len(NEW)]
+        known = name.startswith(prefix) and name[-len(NEW) :] in (NEW, OLD)
+        known = known and len(middle) == 16 and not middle.strip(b"0123456789abcdef")
+        if known and os.stat(name, dir_fd=fd, follow_symlinks=False).st_uid == os.geteuid():
+            found.append(name)
+    return found
+
+
+def await_others(parent_fd: int, target: bytes, wait: "Callable[[], None]") -> bool:
+    """Waits until no other restore is at work beside *target*; returns whether the parent is locked now.
+
+    A directory that a restore is at work in is locked.
+    """
+    while try_lock(parent_fd, PARENT_LOCK_TRIES):
+        living = False
+        for name in _names_of_ours(parent_fd, target):
+            try:
+                fd = os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
+            except OSError:
+                continue
+            living = living or not try_lock(fd, 1)
+            os.close(fd)
+        if not living:
             return True
-        except OSError:
-            if left:
-                time.sleep(0.05)
+        unlock(parent_fd)
+        wait()
     return False
 
 
-def target_failure(error: OSError, shown: str) -> Failure:
-    """Returns the failure that an OSError of the target means."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Failure("target-full", "%s: %s" % (shown, error.strerror))
-    name = error.filename
-    where = os.fsdecode(name) if isinstance(name, (bytes, str)) and os.fsdecode(name) not in shown else ""
-    return Failure("target-unusable", "%s%s: %s" % (shown, where and " (%s)" % where, error.strerror))
+def put_right(path: bytes, wait: "Callable[[], None]") -> None:
+    """Waits for other restores beside the target at *path*, then puts right what killed ones have left there.
+
+    A target that is missing gets its old tree back, where a replacement by two renames was cut off between them;
+    all else is removed.
+    """
+    parent, name = os.path.split(os.path.realpath(path))
+    try:
+        fd = os.open(parent, PARENT_FLAGS)
+    except OSError:
+        return
+    try:
+        if not name or not await_others(fd, name, wait):
+            return
+        for left in sorted(_names_of_ours(fd, name), key=lambda left: left.endswith(NEW)):
+            if left.endswith(OLD) and not _is_there(fd, name):
+                rename_new(fd, left, name)
+            else:
+                _remove_beside(fd, parent, left)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _is_there(parent_fd: int, name: bytes) -> bool:
+    try:
+        os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _remove_beside(parent_fd: int, parent: bytes, name: bytes) -> bool:
+    """Removes a tree beside a target, unless something is mounted in it; returns whether it is gone."""
+    try:
+        if read_mounts(os.path.join(parent, name)).points:
+            return False
+        remove_tree(parent_fd, name)
+    except (OSError, Mounted):
+        return False
+    return True
 
 
 def sync_file_system(fd: int) -> None:
@@ -145,55 +234,10 @@ def sync_file_system(fd: int) -> None:
     try:
         import ctypes
 
-        if ctypes.CDLL(None, use_errno=True).syncfs(fd) == 0:
-            return
-        number = ctypes.get_errno()
+        number = 0 if ctypes.CDLL(None, use_errno=True).syncfs(fd) == 0 else ctypes.get_errno()
     except (ImportError, OSError, AttributeError):
+        number = errno.ENOSYS
+    if number in (errno.ENOSYS, errno.EPERM):
         os.sync()
-        return
-    raise OSError(number, os.strerror(number))
-
-
-def remove_tree(parent_fd: int, name: bytes) -> None:
-    """Removes the directory *name* and all below it, by descriptor, without recursion, following nothing."""
-    # Each level: its descriptor, its name in the level above, and the subdirectories still to be removed.
-    levels = [(parent_fd, b"", [name])]
-    while True:
-        fd, own_name, rest = levels[-1]
-        if rest:
-            below = _open_writable(fd, rest[-1])
-            levels.append((below, rest.pop(), _unlink_files(below)))
-            continue
-        levels.pop()
-        if not levels:
-            return
-        os.close(fd)
-        os.rmdir(own_name, dir_fd=levels[-1][0])
-
-
-def _open_writable(parent_fd: int, name: bytes) -> int:
-    """Opens a directory and lets its owner in; its mode is set by descriptor, since a name may become a link."""
-    try:
-        fd = os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
-    except PermissionError:
-        if not hasattr(os, "O_PATH"):
-            raise
-        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
-        try:
-            os.chmod("/proc/self/fd/%d" % handle, 0o700)
-        finally:
-            os.close(handle)
-        return os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
-    os.fchmod(fd, 0o700)
-    return fd
-
-
-def _unlink_files(fd: int) -> "list[bytes]":
-    directories = []
-    for text in os.listdir(fd):
-        name = os.fsencode(text)
-        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-            directories.append(name)
-        else:
-            os.unlink(name, dir_fd=fd)
-    return directories
+    elif number:
+        raise OSError(number, os.strerror(number))

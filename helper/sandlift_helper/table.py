@@ -28,6 +28,9 @@ if MYPY:
 
 VERSION = 1
 
+# What Linux takes as a link's text, in bytes.
+TEXT_MAX = 4095
+
 DIRECTORY = 0
 FILE = 1
 LINK = 2
@@ -75,7 +78,20 @@ REASON_NAMES = {
 
 CHANGED = 1
 VANISHED = 2
-FLAG_NAMES = {CHANGED: "changed", VANISHED: "vanished"}
+# The root bears the marker of a restore that was not finished (see `inplace`).
+UNFINISHED = 3
+FLAG_NAMES = {CHANGED: "changed", VANISHED: "vanished", UNFINISHED: "unfinished-restore"}
+
+# Flags of the listing of a restore's target, never of a manifest: a file with names outside of it, and a directory
+# or file on which something is mounted.
+NAMED_ELSEWHERE = 16
+MOUNT_POINT = 17
+
+# Flags of the rows that a restore in place builds: how the top of a new part gets its name.  Nothing is there;
+# a rename over what is no directory; an exchange, since a directory takes part.
+CREATE = 32
+REPLACE = 33
+EXCHANGE = 34
 
 # (name, array type code; "" for bytes).  A column's rows: entries, links, files with holes, blocks, and so on.
 COLUMNS = (

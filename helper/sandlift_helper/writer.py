@@ -1,20 +1,85 @@
-"""Files written from runs: each block is proved by its digest, then put wherever the manifest names it."""
+"""Files written from runs: each block is proved by its digest, then put wherever the manifest names it.
 
+Blocks that the target itself holds do not travel: they are read where the listing found them, and proved as well.
+"""
+
+import errno
 import os
+import stat
 from array import array
 from hashlib import sha256
 
 from sandlift_helper import members, table, wire
-from sandlift_helper.channel import Failure
+from sandlift_helper.blocks import FILE_FLAGS
+from sandlift_helper.channel import Failure, read_exactly
 from sandlift_helper.codec import CodecError, Unpacker
 from sandlift_helper.ladder import Ladder
 
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Setuid, setgid and sticky bits are recorded, but not restored unasked.
-PERMISSIONS = 0o777
-
 NO_USE = 0xFFFFFFFF
+# In the host's column of frames: the target holds the block.
+LOCAL = 0xFFFFFFFE
+# Blocks that a worker copies within the target at a time.
+LOCAL_CHUNK = 64
+
+_NOT_OURS = (errno.EPERM, errno.EINVAL, errno.EOVERFLOW)
+
+
+class Metadata:
+    """Modes, times and owners as they are to be; *mask* are the bits of a mode that are set.
+
+    *owner* is None where nothing is given to anybody, a fixed (user, group), each -1 for "as it is", or True for
+    those that were recorded.  ``refused`` counts entries that could not be given away.
+    """
+
+    def __init__(self, mask: int, owner: "tuple[int, int] | bool | None") -> None:
+        self.refused = 0
+        self._mask = mask
+        self._owner = owner
+
+    def set(self, rows: table.Segment, row: int, fd: int) -> None:
+        """Sets all that the row says of the open file or directory."""
+        # A change of owner clears bits of the mode, so it comes first (chown(2)).
+        self._give(rows.uids[row], rows.gids[row], fd, None)
+        os.fchmod(fd, rows.modes[row] & self._mask)
+        os.utime(fd, ns=(rows.mtimes_ns[row], rows.mtimes_ns[row]))
+
+    def set_root(self, root: table.Root, fd: int) -> bool:
+        """The same for the root; returns False where it belongs to somebody else."""
+        status = os.fstat(fd)
+        if self._owner is None and (status.st_mode & 0o7777, status.st_mtime_ns) == (
+            root.mode & self._mask,
+            root.mtime_ns,
+        ):
+            return True
+        try:
+            self._give(root.uid, root.gid, fd, None)
+            os.fchmod(fd, root.mode & self._mask)
+            os.utime(fd, ns=(root.mtime_ns, root.mtime_ns))
+        except PermissionError:
+            return False
+        return True
+
+    def set_link(self, rows: table.Segment, row: int, directory_fd: int, name: bytes) -> None:
+        self._give(rows.uids[row], rows.gids[row], directory_fd, name)
+        os.utime(name, ns=(rows.mtimes_ns[row], rows.mtimes_ns[row]), dir_fd=directory_fd, follow_symlinks=False)
+
+    def _give(self, uid: int, gid: int, fd: int, name: "bytes | None") -> None:
+        if self._owner is None:
+            return
+        if isinstance(self._owner, tuple):
+            uid, gid = self._owner
+        try:
+            if name is None:
+                os.fchown(fd, uid, gid)
+            else:
+                os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
+        except (OSError, OverflowError) as error:
+            # Ids that this user namespace does not have.
+            if isinstance(error, OSError) and error.errno not in _NOT_OURS:
+                raise
+            self.refused += 1
 
 
 class Layout:
@@ -28,6 +93,8 @@ class Layout:
     def __init__(self, rows: table.Segment, frames: "array[int]") -> None:
         self.rows = rows
         self.first_use: "dict[bytes, int]" = {}
+        # First uses of the blocks that the target holds.
+        self.local: "list[int]" = []
         self.next_use = array("I")
         self.row_of = array("I")
         self.index_of = array("I")
@@ -49,6 +116,8 @@ class Layout:
                     if number >= len(frames):
                         raise Failure("protocol", "the manifest names more blocks than the host places")
                     self.first_use[name] = use
+                    if frames[number] == LOCAL:
+                        self.local.append(use)
                     self.frame_of.append(frames[number])
                 last_use[name] = use
 
@@ -70,10 +139,35 @@ def reopen_file(rows: table.Segment, row: int, ladder: Ladder) -> int:
     return os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=ladder.open(directory))
 
 
-def finish_file(rows: table.Segment, row: int, fd: int) -> None:
-    """Sets mode and time of an open file."""
-    os.fchmod(fd, rows.modes[row] & PERMISSIONS)
-    os.utime(fd, ns=(rows.mtimes_ns[row], rows.mtimes_ns[row]))
+class Held:
+    """The blocks that the tree at *root_fd* held when it was listed, by digest."""
+
+    def __init__(self, root_fd: int, rows: table.Segment) -> None:
+        self._ladder = Ladder(root_fd)
+        self._paths = rows.paths
+        self._places: "dict[bytes, tuple[int, int]]" = {}
+        for row, (digest, position, count) in enumerate(rows.contents()):
+            for index in range(count):
+                name = bytes(rows.digests[32 * (digest + index) : 32 * (digest + index) + 32])
+                self._places[name] = row, rows.positions[position + index] if position >= 0 else index
+
+    def read(self, digest: bytes) -> bytes:
+        """Returns what is now where the block was; nothing where there is no file any more."""
+        row, index = self._places.get(digest, (-1, 0))
+        if row < 0:
+            return b""
+        directory, _, name = self._paths[row].rpartition(b"/")
+        try:
+            fd = os.open(name, FILE_FLAGS, dir_fd=self._ladder.open(directory))
+        except OSError:
+            return b""
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return b""
+            os.lseek(fd, index * wire.BLOCK_MAX, os.SEEK_SET)
+            return read_exactly(fd, wire.BLOCK_MAX)
+        finally:
+            os.close(fd)
 
 
 class Writer:
@@ -83,11 +177,13 @@ class Writer:
     size, and are finished by somebody else.
     """
 
-    def __init__(self, root_fd: int, layout: Layout) -> None:
+    def __init__(self, root_fd: int, layout: Layout, metadata: Metadata, held: "Held | None") -> None:
         self.files = 0
         self.bytes = 0
         self.uses = 0
         self._layout = layout
+        self._metadata = metadata
+        self._held = held
         self._ladder = Ladder(root_fd)
         self._unpacker = Unpacker(wire.RUN_MAX)
         self._large_row = -1
@@ -111,9 +207,22 @@ class Writer:
             block = run[start : start + length]
             if sha256(block).digest() != digest:
                 raise Failure("store-damaged", "a block in content frame %d does not hash to its name" % number)
-            while use != NO_USE:
-                self._write_block(use, block)
-                use = layout.next_use[use]
+            self._write_uses(use, block)
+
+    def copy_local(self, chunk: int) -> None:
+        """Writes one chunk of the blocks that the target holds.  Raises Failure when one is no longer there."""
+        digests = self._layout.rows.digests
+        for use in self._layout.local[chunk * LOCAL_CHUNK : (chunk + 1) * LOCAL_CHUNK]:
+            digest = bytes(digests[32 * use : 32 * use + 32])
+            block = self._held.read(digest) if self._held else b""
+            if sha256(block).digest() != digest:
+                raise Failure("conflict", "a file of the target was changed by somebody else meanwhile")
+            self._write_uses(use, memoryview(block))
+
+    def _write_uses(self, use: int, block: memoryview) -> None:
+        while use != NO_USE:
+            self._write_block(use, block)
+            use = self._layout.next_use[use]
 
     def _write_block(self, use: int, block: memoryview) -> None:
         rows, row = self._layout.rows, self._layout.row_of[use]
@@ -126,7 +235,7 @@ class Writer:
             try:
                 if os.write(fd, block) != size:
                     _write_at(fd, block, 0)
-                finish_file(rows, row, fd)
+                self._metadata.set(rows, row, fd)
             finally:
                 os.close(fd)
             self.files += 1

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -32,6 +33,9 @@ COMMANDS = {
     "show": "records_cmd",
     "ls": "files_cmd",
     "cat": "files_cmd",
+    "audit": "audit_cmd",
+    "import": "import_cmd",
+    "export": "export_cmd",
     "verify": "verify_cmd",
     "helper": "helper_cmd",
     "completion": "helper_cmd",
@@ -49,7 +53,9 @@ class LazyGroup(click.Group):
         """Imports the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"sandlift.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        # The function behind ``import`` cannot have that name.
+        attribute = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = getattr(import_module(f"sandlift.cli.{COMMANDS[cmd_name]}"), attribute)
         assert isinstance(command, click.Command)
         return command
 

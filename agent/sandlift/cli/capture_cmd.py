@@ -52,7 +52,7 @@ def capture(context: click.Context, /, target: str, name: str | None, **options:
         stack.enter_context(box)
         if name is None:
             raise UsageError("the snapshot needs a name", hint=f"for example --as {proposed_name(box.target)}")
-        labels = _read_labels(options["label_texts"])
+        labels = read_labels(options["label_texts"])
         rules, limits = read_rules(context, options), read_limits(options["limit_texts"])
         aliases, timeout_s = read_aliases(options), read_timeout(options["timeout_text"])
         with settings.interrupts.cancelling() as cancel, reporter(settings) as on_event:
@@ -87,7 +87,7 @@ def proposed_name(target: Target) -> str:
     return propose_name(os.fsdecode(base) if base else target.host or "")
 
 
-def _read_labels(texts: tuple[str, ...]) -> dict[str, str]:
+def read_labels(texts: tuple[str, ...]) -> dict[str, str]:
     labels = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -17,7 +17,7 @@ import click
 from sandlift.cli import output
 from sandlift.cli.interrupts import Stopped
 from sandlift.cli.settings import Settings
-from sandlift.errors import Interrupted, InvalidManifest, SandliftError, UsageError
+from sandlift.errors import Conflict, Interrupted, InvalidManifest, SandliftError, UsageError
 
 EXIT_TERMINATED = 143
 EXIT_CLOSED_OUTPUT = 141
@@ -122,6 +122,8 @@ def _print_json(error: SandliftError) -> None:
 def _context(error: SandliftError) -> dict[str, object]:
     if isinstance(error, InvalidManifest) and error.issues:
         return {**error.context, "issues": list(error.issues)}
+    if isinstance(error, Conflict) and error.conflicts:
+        return {**error.context, "conflicts": list(error.conflicts)}
     return error.context
 
 
@@ -135,9 +137,13 @@ def _print_text(error: SandliftError, settings: Settings) -> None:
     lines = [f"sandlift: error: {output.harmless(error.message)}"]
     if error.hint:
         lines.append(f"hint: {output.harmless(error.hint)}")
+    elif isinstance(error, Conflict) and len(error.conflicts) > 1 and not settings.verbose:
+        lines.append("hint: -v lists all conflicts")
     elif said and not settings.verbose:
         lines.append("hint: -v shows what the sandbox said")
     if settings.verbose:
+        if isinstance(error, Conflict):
+            lines += [f"sandlift: conflict: {output.harmless(text)}" for text in error.conflicts]
         for name, text in said.items():
             lines += [f"sandlift: {_SAID[name]}:", output.harmless_lines(str(text))]
     sys.stderr.write("\n".join(lines) + "\n")

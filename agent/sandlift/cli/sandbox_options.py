@@ -22,9 +22,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 RULES_FILE_MAX_BYTES = 1 << 20
 _ORDER = "sandlift.cli.order"
-_LIMIT = re.compile(r"([0-9]+)([KMGT]?)", re.ASCII | re.IGNORECASE)
-_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_INT_MAX = (1 << 63) - 1
 # The words stand unquoted in the shell line that looks for Python.
 _PYTHON_WORD = re.compile(r"[A-Za-z0-9_./+@~-]+", re.ASCII)
 
@@ -62,8 +59,9 @@ def connection_options(function: Function) -> Function:
             "limit_texts",
             metavar="NAME=VALUE",
             multiple=True,
-            help="Change a limit: entries, path_bytes, depth, link_text_bytes, file_bytes, manifest_bytes,"
-            " noise_bytes, trailer_bytes, silence_s; a number may end in K, M, G or T.",
+            help="Change a limit (else SANDLIFT_LIMITS, the configuration): entries, path_bytes, depth,"
+            " link_text_bytes, file_bytes, manifest_bytes, noise_bytes, trailer_bytes, silence_s;"
+            " a number may end in K, M, G or T.",
         ),
     )
 
@@ -124,36 +122,13 @@ def read_timeout(text: str | None) -> float | None:
 
 
 def read_limits(texts: Sequence[str]) -> Limits:
-    """Returns the default limits with those changed that *texts* name.  Raises UsageError."""
+    """Returns the limits of this run: the defaults, changed by configuration and by *texts*.  Raises UsageError."""
+    from sandlift.cli.configuration import parse_limit, read_configuration
     from sandlift.limits import DEFAULT_LIMITS
 
-    names = [field.name for field in dataclasses.fields(DEFAULT_LIMITS)]
-    changes: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or name not in names:
-            raise UsageError(f"--limit takes NAME=VALUE, not {text!a}", hint=f"the names are {', '.join(names)}")
-        is_time = name.endswith("_s")
-        changes[name] = _seconds(text, value) if is_time else _whole_number(text, value)
+    changes: dict[str, Any] = dict(read_configuration().limits)
+    changes.update(parse_limit(text, "--limit") for text in texts)
     return dataclasses.replace(DEFAULT_LIMITS, **changes)
-
-
-def _whole_number(text: str, value: str) -> int:
-    match = _LIMIT.fullmatch(value)
-    number = int(match[1]) * _FACTORS[match[2].upper()] if match and len(match[1]) < 20 else 0
-    if not 0 < number <= _INT_MAX:
-        raise UsageError(f"--limit {text!a}: the value is no number above 0", hint="for example 20G, or 500000")
-    return number
-
-
-def _seconds(text: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0.1 <= seconds <= 86_400:
-        raise UsageError(f"--limit {text!a}: the value is no number of seconds from 0.1 to 86400")
-    return seconds
 
 
 def read_rules(context: click.Context, options: Mapping[str, Any]) -> Rules:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,9 +30,10 @@ class Settings:
 
     def open_store(self, *, create: bool = False) -> Store:
         """Opens the store of this run.  Raises what `Store.open` raises."""
+        from sandlift.cli.configuration import read_configuration
         from sandlift.store import Store, default_store_path
 
-        return Store.open(self.store or os.environ.get("SANDLIFT_STORE") or default_store_path(), create=create)
+        return Store.open(self.store or read_configuration().store or default_store_path(), create=create)
 
 
 pass_settings = click.make_pass_decorator(Settings)
@@ -66,7 +66,7 @@ def common_options(function: Function) -> Function:
             metavar="DIR",
             expose_value=False,
             callback=_keep,
-            help="Where snapshots are kept (else SANDLIFT_STORE, else a folder of the user's).",
+            help="Where snapshots are kept (else SANDLIFT_STORE, the configuration, a folder of the user's).",
         ),
         click.option(
             "--json", is_flag=True, is_eager=True, expose_value=False, callback=_keep, help="Answer in JSON on stdout."

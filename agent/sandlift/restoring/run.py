@@ -1,4 +1,4 @@
-"""A restore, run: the helper builds the tree at the target, the host sends it manifest and blocks.
+"""A restore, run: the helper says what is there and does what the plan says, the host plans and sends what is missing.
 
 The caller's thread listens to the helper; a second thread reads stored frames and sends them, untouched where
 the helper can read zstd.  The helper proves every block by its digest before it is written.
@@ -7,40 +7,46 @@ the helper can read zstd.  The helper proves every block by its digest before it
 from __future__ import annotations
 
 import os
-import sys
 import threading
-import zlib
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sandlift import session
 from sandlift.capturing import StoreSource, opened
 from sandlift.deadline import Deadline
-from sandlift.errors import SandliftError, StoreDamaged
+from sandlift.errors import RemoteProtocolError, SandliftError, StoreDamaged
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Restore, RestoreCounts
+from sandlift.model import Action, Lossy, Restore, RestoreOptions
 from sandlift.targets import Target
 from sandlift.transports.base import Transport
 from sandlift.watch import OnEvent, Watch
-from sandlift_helper import wire
+from sandlift_helper import table, wire
+from sandlift_helper.table import Segment
 
 if TYPE_CHECKING:
-    from sandlift.restoring.plan import Plan
+    from sandlift.manifest import Manifest
+    from sandlift.restoring.delivery import Delivery
+    from sandlift.restoring.plan import Listing, Plan
+    from sandlift.restoring.wanted import Wanted
     from sandlift.store import BlockReader
+    from sandlift.validate import Gathering
+
+_PHASES = ("wait", "scan", "compare", "write")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSpec:
-    """What to restore, and where."""
+    """What to restore, where, and how."""
 
     ref: str
     """A name of a snapshot: ``demo``, ``demo@7``, ``demo~1``, or a prefix of its identity."""
     target: Target
-    paths: tuple[bytes, ...] = ()
-    """Only these paths and what is below them; all when empty."""
+    options: RestoreOptions = field(default_factory=RestoreOptions)
+    dry_run: bool = False
+    """Plan only; nothing at the target is changed."""
     limits: Limits = DEFAULT_LIMITS
     python: str | None = None
 
@@ -53,115 +59,318 @@ def restore(
     deadline: Deadline,
     on_event: OnEvent | None = None,
 ) -> Restore:
-    """Restores a snapshot into a target that is absent or an empty directory.
+    """Restores a snapshot, or with ``dry_run`` plans it.
 
-    Raises any error of `sandlift.errors`; then the target is as it was.
+    Raises any error of `sandlift.errors`.  Every conflict is found before the first write; after an error the target
+    of the modes *new* and *replace* is as it was, and one that was changed in place bears the marker and is completed
+    by running the same again.
     """
     watch = Watch(on_event)
     watch.progress("plan")
+    own: tuple[bytes, ...] = ()
+    if spec.target.scheme == "local":
+        # A store at the target must not be taken for something that can go.
+        store = opened(store)
+        own = (os.fsencode(os.path.abspath(store.location)),)
     with HelperRun(transport, "apply", limits=spec.limits, deadline=deadline, python=spec.python) as run:
-        run.start({"target": spec.target.root, "home": spec.target.home, "mode": "new"})
+        run.start(_request(spec, own))
         # Only now what takes long to import: meanwhile the helper starts.
         from sandlift.manifest import Manifest
-        from sandlift.restoring.plan import deliver, make_plan
+        from sandlift.restoring.wanted import wanted
+        from sandlift.small_files import SmallFiles
 
         store = opened(store)
         named = store.resolve(spec.ref)
         snapshot = store.load(named)
         manifest = Manifest.decode(snapshot.manifest, snapshot.originals)
-        plan = make_plan(manifest, spec.paths)
         blocks = store.blocks(snapshot)
-        delivery = deliver([blocks.place(number) for number in plan.blocks])
+        tree = wanted(manifest, spec.options, SmallFiles(manifest, blocks).read)
         # Between processes of one machine, copying a table costs less than compressing it.
         codec = wire.CODEC_NONE if transport.name == "local" else wire.CODEC_ZLIB
-        sender = _Sender(run, _frames(plan, delivery.frame_of, codec), blocks, delivery.frames)
-        end = _listen(run, sender, watch, plan.rows.data_size())
+        restoring = _Restoring(run, spec, manifest, blocks, tree, watch, codec)
+        end = restoring.listen()
         wire_bytes = run.wire
-    counts = manifest.counts
     return Restore(
         ref=None if isinstance(named, bytes) else named.name,
         snapshot=snapshot.identity.hex(),
         target=os.fsdecode(spec.target.root) if spec.target.scheme == "local" else spec.target.source(),
-        outcome=counts.outcome,
-        counts=RestoreCounts(created=end.get("created", 0)),
-        copied=end.get("copied", 0),
-        excluded=counts.excluded,
+        mode=spec.options.mode,
+        dry_run=spec.dry_run,
+        outcome=manifest.counts.outcome,
+        counts=restoring.plan.counts,
+        lossy=_lossy(restoring.wanted.lossy, end),
+        actions=_reported(restoring.plan.actions, end, dry_run=spec.dry_run),
+        excluded=len(restoring.wanted.excluded_paths),
         wire=wire_bytes,
         seconds=watch.end(),
     )
 
 
-def _listen(run: HelperRun, sender: _Sender, watch: Watch, total_bytes: int) -> dict[str, int]:
-    """Starts the sender when the helper is ready, and follows it to its end; returns the end's counts."""
-    end: dict[str, int] = {}
-    try:
-        for event in run.events():
-            match event:
-                case session.Hello():
-                    watch.warn_of_noise(run.session.noise)
-                case session.Have():
-                    codecs = event.message.get("codecs")
-                    sender.start(zstd=isinstance(codecs, list) and "zstd" in codecs)
-                case session.Progress():
-                    counts = event.counts
-                    watch.progress(
-                        "write",
-                        entries=counts.get("files", 0),
-                        bytes=counts.get("bytes", 0),
-                        total_bytes=total_bytes,
-                    )
-                case session.End():
-                    end = dict(event.counts)
-                case _:
-                    pass
-            sender.check()
-    except SandliftError:
-        # A fault of the store cuts the stream off, so it comes first.
-        sender.check()
-        raise
-    finally:
-        run.close()
-        sender.join()
-    return end
+def _request(spec: RestoreSpec, own: tuple[bytes, ...]) -> dict[str, object]:
+    limits = spec.limits
+    return {
+        "target": spec.target.root,
+        "home": spec.target.home,
+        "mode": spec.options.mode,
+        "dry_run": spec.dry_run,
+        "owner": spec.options.owner or "",
+        "special_bits": spec.options.special_bits,
+        "own": list(own),
+        "limits": {
+            "entries": limits.entries,
+            "path_bytes": limits.path_bytes,
+            "depth": limits.depth,
+            "link_text_bytes": limits.link_text_bytes,
+            "file_bytes": limits.file_bytes,
+        },
+    }
 
 
-def _frames(plan: Plan, frame_of: array[int], codec: int) -> Iterator[bytes]:
-    """Yields the manifest frames, then the one that says which content frame brings which block."""
-    from sandlift.restoring.plan import segments
-
-    for encoded in segments(plan.rows):
-        yield _packed(wire.MANIFEST, encoded, codec)
-    if sys.byteorder == "big":
-        frame_of = array("I", frame_of)
-        frame_of.byteswap()
-    yield _packed(wire.HAVE, frame_of.tobytes(), codec)
+def _lossy(planned: Lossy, end: dict[str, int]) -> Lossy:
+    return replace(planned, links_copied=end.get("copied", 0), owners_refused=end.get("refused", 0))
 
 
-def _packed(kind: int, data: bytes, codec: int) -> bytes:
-    encoded = zlib.compress(data, 1) if codec == wire.CODEC_ZLIB else data
-    return wire.frame(kind, wire.packed_header(codec, len(data)) + encoded)
+def _reported(actions: tuple[Action, ...], end: dict[str, int], *, dry_run: bool) -> tuple[Action, ...]:
+    """Returns all actions of a dry run, else what was left as it was."""
+    if dry_run:
+        return actions
+    left = [action for action in actions if action.action == "leave"]
+    if end.get("root_kept"):
+        left.insert(0, Action(action="leave", path=b"", kind="directory", why="its mode and time: it is not yours"))
+    if end.get("old_kept"):
+        why = "the tree that was replaced stands beside the target: something is mounted in it, or may not be removed"
+        left.insert(0, Action(action="leave", path=b"", kind="directory", why=why))
+    return tuple(left)
+
+
+class _Restoring:
+    """One restore's talk with the helper; ``plan`` is there once the helper has said what is at the target."""
+
+    def __init__(
+        self,
+        run: HelperRun,
+        spec: RestoreSpec,
+        manifest: Manifest,
+        blocks: BlockReader,
+        wanted: Wanted,
+        watch: Watch,
+        codec: int,
+    ) -> None:
+        self.wanted = wanted
+        self._run = run
+        self._spec = spec
+        self._manifest = manifest
+        self._blocks = blocks
+        self._watch = watch
+        self._codec = codec
+        self._plan: Plan | None = None
+        self._gathering: Gathering | None = None
+        self._told: dict[str, object] = {}
+        self._listed: Segment | None = None
+        self._sender: _Sender | None = None
+        self._total_bytes = 0
+        self._waits = False
+
+    @property
+    def plan(self) -> Plan:
+        """What the restore does."""
+        if self._plan is None:
+            raise RemoteProtocolError("the helper ended without saying what is at the target")
+        return self._plan
+
+    def listen(self) -> dict[str, int]:
+        """Follows the helper to its end; returns the end's counts."""
+        end: dict[str, int] = {}
+        try:
+            for event in self._run.events():
+                match event:
+                    case session.Hello():
+                        self._watch.warn_of_noise(self._run.session.noise)
+                    case session.ManifestSegment():
+                        self._gather(event.payload)
+                    case session.Have():
+                        self._told_more(dict(event.message))
+                    case session.Progress():
+                        self._progress(event)
+                    case session.End():
+                        end = dict(event.counts)
+                    case _:
+                        pass
+                self._check_sender()
+        except SandliftError:
+            # A fault of the store cuts the stream off, so it comes first.
+            self._check_sender()
+            raise
+        finally:
+            self._run.close()
+            if self._sender is not None:
+                self._sender.join()
+        if not self._spec.dry_run:
+            self._check_end(end)
+        return end
+
+    def _check_end(self, end: dict[str, int]) -> None:
+        """Raises RemoteProtocolError unless the helper had the whole plan, and says that it did all of it."""
+        done = end.get("built", -1), end.get("settled", -1)
+        if self._sender is None or not self._sender.done or done != (len(self.plan.build), len(self.plan.settle)):
+            raise RemoteProtocolError(
+                f"the helper ended before its work was done: {max(done[0], 0)} of {len(self.plan.build)} entries built",
+                hint="look at what is at the target; a restore in place can be run again",
+            )
+
+    def _progress(self, event: session.Progress) -> None:
+        counts = event.counts
+        if event.phase == "wait":
+            if not self._waits:
+                self._waits = True
+                self._watch.warn("another restore is at work at the target; this one waits for its end")
+            self._watch.progress("wait")
+            return
+        phase = event.phase if event.phase in _PHASES else "write"
+        self._watch.progress(
+            phase,
+            entries=counts.get("files", counts.get("entries", 0)),
+            bytes=counts.get("bytes", 0),
+            total_bytes=self._total_bytes if phase == "write" else counts.get("total_bytes"),
+        )
+
+    def _gather(self, payload: bytearray) -> None:
+        from sandlift.content import Prover
+        from sandlift.validate import Gathering
+
+        if self._plan is not None:
+            raise RemoteProtocolError("the helper sent a listing after the plan")
+        if self._gathering is None:
+            self._gathering = Gathering(self._spec.limits)
+        self._gathering.add(Prover().unpack_segment(payload))
+
+    def _told_more(self, message: dict[str, object]) -> None:
+        """Takes a have frame: the end of the listing, or of the digests that were asked for."""
+        from sandlift.restoring.plan import Listing, candidates
+
+        if self._plan is not None:
+            raise RemoteProtocolError("the helper sent a have frame after the plan")
+        if self._listed is not None:
+            self._make_plan(self._with_digests(self._listed))
+            return
+        self._told = message
+        if message.get("listed") is not True:
+            rows = Segment()
+            if message.get("in_place") is True:
+                # An empty mount point takes the new tree inside it; one where that was cut off is listed.
+                rows.flag(b"", table.MOUNT_POINT)
+            absent = message.get("exists") is not True
+            self._make_plan(Listing(rows=rows, hashed=frozenset(), folds=message.get("folds") is True, absent=absent))
+            return
+        if self._gathering is None:
+            raise RemoteProtocolError("the helper's listing of the target is missing")
+        self._listed = self._gathering.listing()
+        self._gathering = None
+        if self._spec.options.mode == "new":
+            self._listed.flag_paths.insert(0, b"")
+            self._listed.flags.insert(0, table.MOUNT_POINT)
+        from sandlift.restoring.delivery import wanted_frames
+
+        rows = self._listed
+        for frame in wanted_frames([rows.paths[row] for row in candidates(self.wanted, rows)], self._codec):
+            self._run.write(frame)
+
+    def _with_digests(self, rows: Segment) -> Listing:
+        """Returns the listing with the content of those files that were asked for and have not changed since.
+
+        One name of a file was asked for; as everywhere, the first one in the listing carries the content.
+        """
+        from sandlift.restoring.plan import Listing
+
+        known = self._gathering.digests() if self._gathering is not None else Segment()
+        self._gathering = None
+        content_of = dict(zip(known.paths, zip(known.sizes, known.contents(), strict=True), strict=True))
+        firsts = rows.first_of_groups()
+        hashed = set()
+        counts = array("I", bytes(4 * len(rows)))
+        digests, positions = bytearray(), array("I")
+        for row, (kind, size, group) in enumerate(zip(rows.kinds, rows.sizes, rows.groups, strict=True)):
+            first = firsts.get(group, row)
+            found_size, (digest, position, count) = content_of.get(rows.paths[first], (-1, (0, -1, 0)))
+            if kind != table.FILE or found_size != size:
+                continue
+            hashed.add(row)
+            if row == first:
+                counts[row] = count
+                digests += known.digests[32 * digest : 32 * (digest + count)]
+                if position >= 0:
+                    positions += known.positions[position : position + count]
+        rows.counts, rows.digests, rows.positions = counts, digests, positions
+        return Listing(rows=rows, hashed=frozenset(hashed), folds=self._told.get("folds") is True, absent=False)
+
+    def _make_plan(self, listing: Listing) -> None:
+        """Plans, and begins to send what the plan takes.  Raises Conflict."""
+        from sandlift.restoring.delivery import deliver, little_endian, table_frames
+        from sandlift.restoring.plan import make_plan
+
+        self._plan = plan = make_plan(self.wanted, listing, self._spec.options, all_actions=self._spec.dry_run)
+        if self._spec.dry_run:
+            return
+        numbers = {digest: number for number, digest in enumerate(self._manifest.blocks)}
+        delivery = deliver(plan.build, numbers, self._blocks, plan.local, self.wanted.blocks)
+        self._total_bytes = plan.build.data_size()
+
+        def head() -> Iterator[bytes]:
+            yield from table_frames(_built(plan), little_endian(delivery.frame_of), self._codec)
+            yield from table_frames(_settled(plan), b"", self._codec)
+
+        codecs = self._told.get("codecs")
+        zstd = isinstance(codecs, list) and "zstd" in codecs
+        self._sender = _Sender(self._run, head(), self._blocks, delivery, zstd=zstd)
+
+    def _check_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.check()
+
+
+def _built(plan: Plan) -> Segment:
+    """Returns the rows to build as they travel: original texts stay here, flags say where new parts begin."""
+    rows = Segment()
+    for name, _ in table.COLUMNS:
+        if name not in ("originals", "excluded_paths", "excluded_kinds", "excluded_reasons", "details", "orphans"):
+            setattr(rows, name, getattr(plan.build, name))
+    rows.names_size = plan.build.names_size
+    rows.originals = [b""] * len(rows.texts)
+    rows.flag_paths, rows.flags = [], bytearray()
+    for path, way in plan.units:
+        rows.flag(path, _FLAG_OF_WAY[way])
+    if not plan.set_root:
+        rows.root = None
+    return rows
+
+
+_FLAG_OF_WAY = {1: table.CREATE, 2: table.REPLACE, 3: table.EXCHANGE}
+
+
+def _settled(plan: Plan) -> Segment:
+    """Returns what stays and what goes as it travels."""
+    rows = plan.settle
+    rows.root = None
+    for path, kind in plan.removals:
+        rows.exclude(path, kind, 0)
+    return rows
 
 
 class _Sender:
-    """Sends the head frames, then the stored content frames, in a thread of its own."""
+    """Sends the head frames, then the content frames, in a thread of its own; ``done`` once all is sent."""
 
     def __init__(
-        self, run: HelperRun, head: Iterator[bytes], blocks: BlockReader, frames: tuple[tuple[int, int], ...]
+        self, run: HelperRun, head: Iterable[bytes], blocks: BlockReader, delivery: Delivery, *, zstd: bool
     ) -> None:
         self._run = run
         self._head = head
         self._blocks = blocks
-        self._frames = frames
-        self._zstd = False
+        self._delivery = delivery
+        self._zstd = zstd
+        self.done = False
         self._failure: BaseException | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, *, zstd: bool) -> None:
-        """Begins to send; *zstd* says whether the helper can read stored frames as they are."""
-        if self._thread is None:
-            self._zstd = zstd
-            self._thread = threading.Thread(target=self._work, name="sandlift-sender", daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._work, name="sandlift-sender", daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
         """Raises a fault of the store that the thread has met."""
@@ -171,28 +380,33 @@ class _Sender:
             raise self._failure
 
     def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _work(self) -> None:
         try:
             for frame in self._head:
                 self._run.write(frame)
-            for pack, index in self._frames:
-                self._send(pack, index)
+            for pack, index in self._delivery.stored:
+                self._send_stored(pack, index)
+            for made in self._delivery.made:
+                self._send(wire.CODEC_NONE, len(made), made)
+            self.done = True
         except BaseException as error:
             self._failure = error
             # The helper waits for frames that will not come, so its input is ended.
             if isinstance(error, StoreDamaged):
                 self._run.close()
 
-    def _send(self, pack: int, index: int) -> None:
+    def _send_stored(self, pack: int, index: int) -> None:
         reader = self._blocks.pack(pack)
         size = reader.decoded_size[index]
         if size > wire.RUN_MAX:
             raise StoreDamaged(f"a frame of a pack has {size} bytes", hint="sandlift verify shows what is damaged")
-        codec, data = wire.CODEC_ZSTD, reader.read_frame(index)
-        if not self._zstd:
-            codec, data = wire.CODEC_NONE, reader.decode_frame(index)
+        if self._zstd:
+            self._send(wire.CODEC_ZSTD, size, reader.read_frame(index))
+        else:
+            self._send(wire.CODEC_NONE, size, reader.decode_frame(index))
+
+    def _send(self, codec: int, size: int, data: bytes) -> None:
         head = wire.packed_header(codec, size)
         self._run.write(wire.frame_header(wire.CONTENT, len(head) + len(data)) + head + data)

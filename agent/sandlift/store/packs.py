@@ -50,6 +50,9 @@ _HEAD_MAX = 4096
 # One read that brings the seek table of a pack of up to 8,000 frames.
 _TAIL_READ = 64 << 10
 _TAR_END = bytes(1024)
+# A zstd block takes at least 4 bytes, a header and one byte to repeat, and holds at most 128 KiB (RFC 8878, 3.1.1.2).
+_ZSTD_BLOCK_MIN = 4
+_ZSTD_BLOCK_MAX = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,11 +269,13 @@ class PackReader:
 def decompress(decoder: zstandard.ZstdDecompressor, frame: bytes, what: str, accepts: Callable[[int], bool]) -> bytes:
     """Returns the content of exactly one zstd frame whose stated size *accepts* takes.  Raises StoreDamaged.
 
-    The size is judged before anything is allocated: the decoder would reserve whatever a frame states.
+    The size is judged before anything is allocated, also against the most that so many bytes can stand for: the
+    decoder would reserve whatever a frame states.
     """
     try:
         stated = zstandard.frame_content_size(frame)
-        if stated < 0 or not accepts(stated):
+        possible = len(frame) // _ZSTD_BLOCK_MIN * _ZSTD_BLOCK_MAX
+        if not 0 <= stated <= possible or not accepts(stated):
             raise StoreDamaged(f"{what} states a size of {stated} bytes, which is wrong")
         content = decoder.decompress(frame, max_output_size=stated, allow_extra_data=False)
     except zstandard.ZstdError as error:
