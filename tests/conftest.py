@@ -9,6 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# Plain modules whose asserts explain themselves; here, before any of them can have been imported.
+pytest.register_assert_rewrite(
+    "archive.exports",
+    "audit.planting",
+    "cli.program",
+    "e2e.lift",
+    "restore.planned",
+    "security.ground",
+    "store.contract",
+    "store.samples",
+    "support.tree",
+    "transports.contract",
+)
+
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
@@ -16,6 +30,8 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """Gives child processes what a person's shell would: buffered output, and an interrupt that is not ignored."""
     os.environ.pop("PYTHONUNBUFFERED", None)
+    # A configuration file of whoever runs the tests is not what they test.
+    os.environ["SANDLIFT_CONFIG"] = ""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

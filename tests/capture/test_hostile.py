@@ -208,16 +208,64 @@ def test_silence(before: str, store: Store, tmp_path: Path) -> None:
     within(1.0, 4.0, act)
 
 
-@pytest.mark.parametrize("drips", ["noise", "frame"])
-def test_a_slow_drip_is_no_silence_and_meets_the_deadline(drips: str, store: Store, tmp_path: Path) -> None:
-    play = Play() if drips == "noise" else stream(Stream().hello().data + wire.frame_header(wire.MANIFEST, 1 << 20))
+DRIPS: dict[str, tuple[Play, type[SandliftError], str]] = {
+    "noise": (Play().send(b"one moment ..."), errors.HelperStart, "prints, but the helper has not begun within 1 s"),
+    "a-mark-in-noise": (Play().false_mark(), errors.HelperStart, "prints, but the helper has not begun within 1 s"),
+    "header": (stream(Stream().hello().data), errors.SandboxGone, r"has sent only \d bytes of a frame for 1 s"),
+    "manifest": (
+        stream(Stream().hello().data + wire.frame_header(wire.MANIFEST, 1 << 20)),
+        errors.SandboxGone,
+        r"has sent only \d+ bytes of a frame for 1 s",
+    ),
+    "content": (
+        stream(small().data[:400] + wire.frame_header(wire.CONTENT, 1 << 20)),
+        errors.SandboxGone,
+        r"has sent only \d+ bytes of a frame for 1 s",
+    ),
+}
+
+
+# cases: the class 70, a byte a second
+@pytest.mark.parametrize("drips", DRIPS)
+def test_a_slow_drip_is_no_sign_of_life(drips: str, store: Store, tmp_path: Path) -> None:
+    play, error, says = DRIPS[drips]
+    data, pause_s = (MAGIC, 0.05) if drips != "header" else (b"\x09\xff\x00\x00", 0.3)
 
     def act() -> None:
-        with leaves_nothing(store), pytest.raises(errors.DeadlineExceeded) as caught:
-            run_prefix(play.drip(b"x", 0.05).save(tmp_path / "play"), store, limits=IMPATIENT, deadline_s=2)
-        assert (caught.value.exit, caught.value.code) == (1, "deadline")
+        with leaves_nothing(store), pytest.raises(error, match=says) as caught:
+            run_prefix(play.drip(data, pause_s).save(tmp_path / "play"), store, limits=IMPATIENT)
+        assert type(caught.value) is error
+        assert caught.value.exit == error.exit
+        if error is errors.HelperStart:
+            assert "silence_s" in caught.value.hint
+            assert caught.value.context["noise"]
 
-    within(2.0, 4.0, act)
+    within(1.0, 3.0, act)
+
+
+def test_slow_but_alive(store: Store, tmp_path: Path) -> None:
+    """What is long under way arrives in pieces that are no frames; a frame now and then is enough, too."""
+    block = bytes(range(256)) * 100
+    made = Stream().hello().content(block).manifest(files(block)).progress(files=1).end()
+    hello, content, *rest = made.frames
+    play = stream(hello)
+    for at in range(0, len(content), 8192):
+        play.sleep(0.4).send(content[at : at + 8192])
+    for frame in rest:
+        play.sleep(0.6).send(frame)
+    limits = Limits(silence_s=1)
+    assert run_prefix(play.save(tmp_path / "play"), store, limits=limits).counts.bytes == len(block)
+
+
+def test_a_refusal_does_not_wait_for_the_next_word(store: Store, tmp_path: Path) -> None:
+    """Blocks are proved beside the reading of the stream, and what is wrong with one is told at once."""
+    play = stream(Stream().hello().data + OTHER_NAME.frames[1]).stay()
+
+    def act() -> None:
+        with leaves_nothing(store), pytest.raises(errors.RemoteProtocolError, match="does not hash to its name"):
+            run_prefix(play.save(tmp_path / "play"), store)
+
+    within(0.0, 2.0, act)
 
 
 def test_endless_progress_meets_the_deadline(store: Store, tmp_path: Path) -> None:

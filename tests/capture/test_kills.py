@@ -232,7 +232,7 @@ def stalled_helper(workspace: Path, silence_s: float) -> Iterator[subprocess.Pop
         try:
             assert process.stdin is not None
             fields = session.request(request(workspace, silence_ms=int(1000 * silence_s)))
-            process.stdin.write(payload.opening(session.nonce) + fields + session.grant(10_000))
+            process.stdin.write(payload.opening(session.nonce, "capture") + fields + session.grant(10_000))
             process.stdin.flush()
             assert settles(lambda: len(children_of(process.pid)) >= 2, 5), "it has no workers"
             time.sleep(0.2)

@@ -46,7 +46,7 @@ def record(fields: dict[str, object]) -> bytes:
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(payload.opening(NONCE) + wire.frame(wire.REQUEST, message) + credit)
+        process.stdin.write(payload.opening(NONCE, "capture") + wire.frame(wire.REQUEST, message) + credit)
         process.stdin.flush()
         output = process.stdout.read()
     assert output.startswith(MARK)

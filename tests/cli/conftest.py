@@ -7,10 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-pytest.register_assert_rewrite("cli.program")
-
-from cli.program import Place  # noqa: E402  (what was imported before cannot be rewritten)
+from cli.program import Place
 
 
 @pytest.fixture(scope="module")

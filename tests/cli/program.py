@@ -67,7 +67,7 @@ def environment(**changes: str | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SANDLIFT_", "_SANDLIFT_"))}
     for name in ("PYTHONDONTWRITEBYTECODE", "COLUMNS", "LINES", "SSH_AUTH_SOCK", "NO_COLOR", "FORCE_COLOR"):
         kept.pop(name, None)
-    wanted = {"TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONPYCACHEPREFIX": _COMPILED.name, **changes}
+    wanted = {"TZ": "UTC", "LC_ALL": "C.UTF-8", "SANDLIFT_CONFIG": "", "PYTHONPYCACHEPREFIX": _COMPILED.name, **changes}
     return {**kept, **{name: value for name, value in wanted.items() if value is not None}}
 
 

@@ -138,10 +138,13 @@ def test_restore(place: Place, tmp_path: Path) -> None:
     done = place.run("restore", "demo", target, "--json")
     assert (done.status, done.err) == (0, "")
     found = done.object
-    assert list(found) == "schema ref snapshot target target_b64 mode outcome counts wire seconds".split()
+    named = "schema ref snapshot target target_b64 mode outcome counts excluded lossy left wire seconds"
+    assert list(found) == named.split()
     assert base64.b64decode(found["target_b64"]) == target
     assert (found["ref"], found["mode"], found["outcome"]) == ("demo@2", "new", "complete")
-    assert found["counts"] == {"created": 12, "replaced": 0, "removed": 0, "kept": 0}
+    assert found["counts"] == {"created": 12, "replaced": 0, "updated": 0, "removed": 0, "kept": 0}
+    assert found["lossy"] == dict.fromkeys("links_copied bits_dropped owners_refused links_left git_changed".split(), 0)
+    assert found["left"] == []
     assert found["snapshot"] == place.run("show", "demo", "--json").object["snapshot"]
     assert shape(found["wire"]) == {"sent": int, "received": int}
     plain = place.run("restore", found["snapshot"], tmp_path / "plain", "--json").object

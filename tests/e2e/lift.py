@@ -10,7 +10,7 @@ from typing import Any
 
 from sandlift.box import Box
 from sandlift.manifest import Manifest
-from sandlift.model import Capture, Restore, Rules
+from sandlift.model import Capture, Restore, RestoreOptions, Rules
 from sandlift.store import Store
 from sandlift_helper import table
 from support.tree import Tree, make, read
@@ -112,17 +112,19 @@ class Lift:
         self._targets += 1
         return self.folder / f"out{self._targets}"
 
-    def restore(self, taken: Taken, target: Path | None = None, *, paths: tuple[bytes, ...] = ()) -> Tree:
+    def restore(self, taken: Taken, target: Path | None = None, **options: Any) -> Tree:
         """Restore a capture to *target*, or to a new place, and read what is there then."""
         target = target or self.target()
-        self.restore_to(taken, target, paths=paths)
+        self.restore_to(taken, target, **options)
         return read(target)
 
-    def restore_to(self, taken: Taken, target: Path, *, paths: tuple[bytes, ...] = ()) -> Restore:
-        """Restore a capture to *target*; nothing else must be left beside it."""
+    def restore_to(self, taken: Taken, target: Path, *, dry_run: bool = False, **options: Any) -> Restore:
+        """Restore a capture to *target*, with the fields of `RestoreOptions`; nothing else must be left beside it."""
         before = set(os.listdir(self.folder))
         with self.road(target) as box:
-            done = box.restore(self.store, taken.capture.ref, paths=paths, deadline_s=120)
+            done = box.restore(
+                self.store, taken.capture.ref, options=RestoreOptions(**options), dry_run=dry_run, deadline_s=120
+            )
         assert set(os.listdir(self.folder)) == before | {target.name}
         return done
 

@@ -117,6 +117,24 @@ def test_equal_content_travels_once(lift: Lift) -> None:
     assert_equal(source, lift.restore(taken))
 
 
+def test_hard_links_whose_first_name_is_found_last(lift: Lift) -> None:
+    # A directory's own files are found before those of the directories in it, whatever the order of their paths.
+    large = os.urandom(BLOCK + 1)
+    source = tree(
+        {
+            b"z": File(b"small"),
+            b"a/b/x": HardLink(b"z"),
+            b"a/y": HardLink(b"z"),
+            b"q/last": File(large),
+            b"q/c/first": HardLink(b"q/last"),
+            b"y-empty": File(b""),
+            b"e/empty": HardLink(b"y-empty"),
+        }
+    )
+    lift.make(source)
+    assert_equal(restored(source), lift.restore(lift.capture()))
+
+
 # cases: npm/cli#7608, isaacs/node-tar#448, borgbackup/borg#2324
 def test_hard_links(lift: Lift) -> None:
     large = os.urandom(2 * BLOCK + 1)

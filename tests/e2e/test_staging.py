@@ -13,11 +13,11 @@ import pytest
 import zstandard
 
 from sandlift.box import connect
-from sandlift.errors import SandliftError, StoreDamaged
+from sandlift.errors import DeadlineExceeded, SandliftError, StoreDamaged
 from sandlift.restoring import run
 from sandlift.store import Store
 from sandlift_helper import members
-from sandlift_helper.staging import SUFFIX
+from sandlift_helper.staging import NEW
 from support.sshd import descendants
 from support.tree import Dir, File, Link, assert_equal, make, read, tree
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def stages(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.name.endswith(SUFFIX.decode())]
+    return [path for path in folder.iterdir() if path.name.endswith(NEW.decode())]
 
 
 def restore(store: Store, target: Path) -> None:
@@ -43,12 +43,12 @@ def restore(store: Store, target: Path) -> None:
 
 
 def left_by_a_killed_restore(store: Store, target: Path) -> Path:
-    """Kills the helper once it has a staging directory, before the last content frame; returns what it left."""
+    """Kills the helper once it has begun to stage, before the last content frame; returns what it left."""
     others = set(descendants(os.getpid()))
 
     def kill(*_: object) -> None:
         deadline = time.monotonic() + 20
-        while not stages(target.parent) and time.monotonic() < deadline:
+        while not any((stage / "d").exists() for stage in stages(target.parent)) and time.monotonic() < deadline:
             time.sleep(0.001)
         for pid in set(descendants(os.getpid())) - others:
             with contextlib.suppress(ProcessLookupError):
@@ -78,9 +78,13 @@ def test_what_a_living_restore_has_stays(store: Store, tmp_path: Path) -> None:
     left = left_by_a_killed_restore(store, tmp_path / "to" / "out")
     alive = os.open(left, os.O_RDONLY)
     fcntl.flock(alive, fcntl.LOCK_EX)
-    restore(store, tmp_path / "to" / "out")
+    with connect(str(tmp_path / "to" / "out")) as box, pytest.raises(DeadlineExceeded):
+        box.restore(store, "demo", deadline_s=1.5)
     assert stages(tmp_path / "to") == [left]
+    assert not (tmp_path / "to" / "out").exists()
     os.close(alive)
+    restore(store, tmp_path / "to" / "out")
+    assert stages(tmp_path / "to") == []
 
 
 @pytest.mark.parametrize("zstd", [True, False])
@@ -99,7 +103,8 @@ def test_a_block_that_is_another_in_the_store_is_never_set_down(store: Store, tm
     (tmp_path / "to").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         if not zstd:
-            patch.setattr(run._Sender, "start", lambda self, zstd, start=run._Sender.start: start(self, zstd=False))
+            begin = run._Sender.__init__
+            patch.setattr(run._Sender, "__init__", lambda self, *rest, zstd: begin(self, *rest, zstd=False))
         with pytest.raises(StoreDamaged, match="does not hash to its name"):
             restore(store, tmp_path / "to" / "out")
     assert list((tmp_path / "to").iterdir()) == []

@@ -96,7 +96,7 @@ def run(
     session = Session(operation, DEFAULT_LIMITS)
     opening = b""
     if with_opening:
-        opening = payload.opening(session.nonce) if sources is None else opening_of(session.nonce, sources)
+        opening = payload.opening(session.nonce, operation) if sources is None else opening_of(session.nonce, sources)
     words = [word.replace("NONCE", session.nonce.hex()) for word in argv]
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=env

@@ -85,7 +85,24 @@ def test_what_is_slow_to_import_is_not_imported(python: Interpreter) -> None:
 
 
 class _WithoutProse(ast.NodeTransformer):
-    """Takes out statements that are nothing but a text, and the zero that stands for one."""
+    """Takes out statements that are nothing but a text, the zero that stands for one, and what only mypy reads."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.If | None:
+        self.generic_visit(node)
+        return None if is_for_types(node) else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign | None:
+        target = node.targets[0]
+        return None if isinstance(target, ast.Name) and target.id == "MYPY" else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         is_prose = isinstance(node.value, ast.Constant) and (isinstance(node.value.value, str) or node.value.value == 0)
@@ -93,9 +110,9 @@ class _WithoutProse(ast.NodeTransformer):
 
 
 def code_of(source: str) -> tuple[str, list[tuple[int, int]]]:
-    """The tree without its prose, and where each node begins."""
+    """The tree without its prose, and where each statement begins."""
     tree = _WithoutProse().visit(ast.parse(source))
-    places = [(node.lineno, node.col_offset) for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt)]
+    places = [(node.lineno, node.col_offset) for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     return ast.dump(tree), places
 
 
@@ -109,31 +126,44 @@ def test_blanking_takes_nothing_but_prose(name: str) -> None:
     assert not [line for line in blanked.split("\n") if line.strip().startswith("#")]
 
 
-def test_the_bundle_holds_the_sources() -> None:
-    rest = zlib.decompress(payload.bundle())
+operations = pytest.mark.parametrize("operation", sorted(sandlift_helper.OPERATIONS))
+
+
+@operations
+def test_the_bundle_holds_the_sources_that_its_operation_needs(operation: str) -> None:
+    rest = zlib.decompress(payload.bundle(operation))
     found = {}
     while rest:
         name, length, rest = rest.split(b"\0", 2)
         found[name.decode()], rest = rest[: int(length)], rest[int(length) :]
-    assert list(found) == ["", *(f".{name}" for name in sandlift_helper.MODULES)]
-    assert found == payload.sources()
+    needed = (*sandlift_helper.COMMON, *sandlift_helper.OPERATIONS[operation], "main")
+    assert list(found) == ["", *(f".{name}" for name in needed)]
     for module, text in found.items():
+        assert text == payload.sources()[module]
         assert text.decode() == payload.without_prose(source_of(module[1:] or "__init__"))
 
 
-def test_the_bundle_is_small() -> None:
-    assert len(payload.bundle()) <= BUDGET_BYTES
+def test_every_module_belongs_to_an_operation() -> None:
+    files = {path.stem for path in Path(sandlift_helper.__file__).parent.glob("*.py")}
+    assert files == {*sandlift_helper.MODULES, "__init__", "__main__", "_stage"}
+    assert list(payload.sources()) == ["", *(f".{name}" for name in sandlift_helper.MODULES)]
+
+
+@operations
+def test_the_bundle_is_small(operation: str) -> None:
+    assert len(payload.bundle(operation)) <= BUDGET_BYTES
     assert len(payload.stage()) <= 4096
 
 
-def test_the_opening() -> None:
+@operations
+def test_the_opening(operation: str) -> None:
     nonce = bytes(range(16))
-    first, rest = payload.opening(nonce).split(b"\n", 1)
+    first, rest = payload.opening(nonce, operation).split(b"\n", 1)
     stage, rest = rest[: int(first)], rest[int(first) :]
     head, modules = rest.split(b"\n", 1)
     assert stage == payload.stage()
-    assert head == b"%d %s" % (len(payload.bundle()), nonce.hex().encode())
-    assert modules == payload.bundle()
+    assert head == b"%d %s" % (len(payload.bundle(operation)), nonce.hex().encode())
+    assert modules == payload.bundle(operation)
 
 
 def test_the_digest_covers_all_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,14 +181,14 @@ def test_the_digest_covers_all_that_runs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def digest_with(*paths: Path, cwd: Path) -> str:
     """The digest and the size of the bundle, as the packages at *paths* tell them."""
-    code = "from sandlift import payload; print(payload.digest(), len(payload.bundle()), payload.__file__)"
+    code = "from sandlift import payload; print(payload.digest(), len(payload.bundle('apply')), payload.__file__)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     digest, size, place = done.stdout.split()
     assert any(place.startswith(str(path)) for path in paths)
-    assert int(size) == len(payload.bundle())
+    assert int(size) == len(payload.bundle("apply"))
     return digest
 
 

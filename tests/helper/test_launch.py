@@ -246,7 +246,8 @@ def test_kinds_of_descriptors(python: Interpreter, kind: str, workspace: Path, i
             payload.local_argv(python.path), stdin=their_in, stdout=their_out, stderr=subprocess.PIPE
         )
         with process:
-            opening = payload.opening(session.nonce) + session.request(request(workspace)) + session.grant(CREDIT)
+            opening = payload.opening(session.nonce, "capture") + session.request(request(workspace))
+            opening += session.grant(CREDIT)
             writer = threading.Thread(target=_write, args=(our_in, opening))
             writer.start()
             # Slower than the helper at first, so that its output is full more than once.

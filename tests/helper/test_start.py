@@ -91,7 +91,7 @@ class TestSearch:
     def test_the_next_one_is_taken(self, tmp_path: Path, status: int) -> None:
         fake(tmp_path, "python3", f"exit {status}")
         real(tmp_path, "python3.8")
-        status_found, tried, output = find(tmp_path, payload.opening(NONCE))
+        status_found, tried, output = find(tmp_path, payload.opening(NONCE, "capture"))
         assert tried == ["python3", "python3.8"]
         assert output.startswith(wire.MAGIC + NONCE), "the input was not left for the second one"
         assert status_found == wire.EXIT_HOST_GONE
@@ -121,7 +121,7 @@ class TestQuoting:
         command = shell_command(payload.sandbox_argv(sys.executable), ANY)
         done = subprocess.run(
             [shell, "-c", command],
-            input=payload.opening(NONCE),
+            input=payload.opening(NONCE, "capture"),
             capture_output=True,
             cwd=tmp_path,
             timeout=TIMEOUT_S,
@@ -152,7 +152,7 @@ def run_start(python: str, data: bytes) -> tuple[int, bytes, bytes]:
 
 def cuts() -> list[int]:
     """Every kind of place at which an opening may end too early."""
-    opening = payload.opening(NONCE)
+    opening = payload.opening(NONCE, "capture")
     first = opening.index(b"\n") + 1
     second = first + len(payload.stage())
     third = opening.index(b"\n", second) + 1
@@ -178,17 +178,17 @@ class TestShortPayload:
     # cases: kubernetes/kubernetes#112834, opensandbox-group/OpenSandbox#1016
     @pytest.mark.parametrize("cut", cuts())
     def test_every_kind_of_cut(self, cut: int) -> None:
-        assert run_start(sys.executable, payload.opening(NONCE)[:cut]) == (wire.EXIT_SHORT_PAYLOAD, b"", b"")
+        assert run_start(sys.executable, payload.opening(NONCE, "capture")[:cut]) == (wire.EXIT_SHORT_PAYLOAD, b"", b"")
 
     @pytest.mark.parametrize("python", PYTHONS, ids=str)
     def test_on_every_python(self, python: Interpreter) -> None:
-        opening = payload.opening(NONCE)
+        opening = payload.opening(NONCE, "capture")
         for size in (0, len(payload.stage()), len(opening) - 1):
             assert run_start(python.path, opening[:size]) == (wire.EXIT_SHORT_PAYLOAD, b"", b"")
 
     @pytest.mark.parametrize("python", PYTHONS, ids=str)
     def test_a_whole_payload_and_no_request(self, python: Interpreter) -> None:
-        status, output, stderr = run_start(python.path, payload.opening(NONCE))
+        status, output, stderr = run_start(python.path, payload.opening(NONCE, "capture"))
         assert (status, stderr) == (wire.EXIT_HOST_GONE, b"")
         assert output.startswith(wire.MAGIC + NONCE)
         kind, size = output[len(wire.MAGIC + NONCE)], int.from_bytes(output[29:33], "little")
@@ -216,7 +216,7 @@ class TestShortPayload:
 
 def test_the_hello_says_what_runs() -> None:
     session = Session("capture", DEFAULT_LIMITS)
-    _, output, _ = run_start(sys.executable, payload.opening(session.nonce))
+    _, output, _ = run_start(sys.executable, payload.opening(session.nonce, "capture"))
     assert session.receive(output) == [Hello("%d.%d.%d" % sys.version_info[:3], sys.executable)]
 
 

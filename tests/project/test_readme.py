@@ -135,17 +135,22 @@ def test_the_fields_of_json_are_those_that_are_written(tmp_path: Path, capsys: p
         "log": [],
         "ls": ["demo"],
         "restore": ["demo", str(tmp_path / "out")],
+        "restore --dry-run": ["demo", str(tmp_path / "planned")],
+        "audit": ["demo"],
+        "export": ["demo", "-o", str(tmp_path / "demo.tar")],
+        "import": [str(tmp_path / "demo.tar"), "--as", "other", "--root", "/w"],
         "verify": [],
         "doctor": [str(tmp_path / "w")],
     }
     stated = {words(row[0])[0]: words(row[1]) for row in rows(section("For programs: JSON"))}
     assert list(stated) == list(lines)
     for name, line in lines.items():
-        assert run([name, *line, "--json", "--store", str(tmp_path / "store")]) == 0
+        assert run([*name.split(), *line, "--json", "--store", str(tmp_path / "store")]) == 0
         written: dict[str, Any] = {}
         for row in capsys.readouterr().out.splitlines():
             written |= json.loads(row)
-        assert sorted(written) == sorted(["schema", *stated[name]])
+        fields = stated["capture"] if stated[name] == ["capture"] else stated[name]
+        assert sorted(written) == sorted(["schema", *fields])
 
 
 def test_the_error_object_is_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

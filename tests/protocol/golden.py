@@ -55,7 +55,7 @@ def transcript(root: Path) -> str:
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(payload.opening(session.nonce) + to_helper)
+        process.stdin.write(payload.opening(session.nonce, "capture") + to_helper)
         process.stdin.flush()
         output = process.stdout.read()
     mark = wire.MAGIC + session.nonce

@@ -39,7 +39,7 @@ ALLOWED = {
     ("apply", "greeted"): {"hello"},
     ("capture", "open"): {"manifest", "content", "progress", "end", "failure"},
     ("survey", "open"): {"have", "progress", "end", "failure"},
-    ("apply", "open"): {"have", "progress", "end", "failure"},
+    ("apply", "open"): {"have", "manifest", "progress", "end", "failure"},
 }
 EVENTS = {
     "hello": Hello,

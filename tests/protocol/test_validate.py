@@ -271,7 +271,7 @@ RULES: dict[str, tuple[str, Change, Change]] = {
         excluded(b"d", table.DIRECTORY, table.IO_ERROR),
     ),
     "excluded: link": ("names an entry: d/link", excluded(b"d/link", table.LINK, table.OUTSIDE_LINK), MOUNTED),
-    "flag: unknown": ("a flag is unknown: x", flagged(b"x", 3), flagged(b"x", table.VANISHED)),
+    "flag: unknown": ("a flag is unknown: x", flagged(b"x", 4), flagged(b"x", table.VANISHED)),
     "flag: 0": ("a flag is unknown: x", flagged(b"x", 0), flagged(b"x", table.VANISHED)),
     "changed: no entry": ("changed file is no file", flagged(b"x", table.CHANGED), flagged(b"d/b", table.CHANGED)),
     "changed: a directory": ("changed file is no file", flagged(b"d", table.CHANGED), flagged(b"d/b", table.CHANGED)),

@@ -12,8 +12,6 @@ import pytest
 
 from sandlift.store import Store
 
-pytest.register_assert_rewrite("store.contract", "store.samples")
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:

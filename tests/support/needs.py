@@ -19,6 +19,14 @@ PACKAGES = {
     "rsync": "rsync",
     "zstd": "zstd",
     "git": "git",
+    "bsdtar": "libarchive-tools",
+    "busybox": "busybox",
+    "xz": "xz-utils",
+    "pzstd": "zstd",
+    "node": "nodejs",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
 }
 
 

@@ -11,8 +11,6 @@ from support.asyncssh_server import AsyncsshServer
 from support.needs import require
 from support.sshd import Sshd
 
-pytest.register_assert_rewrite("transports.contract")
-
 
 @pytest.fixture(scope="session")
 def sshd() -> Iterator[Sshd]:
