@@ -113,6 +113,7 @@ TOGETHER = {
     "hard-to-implied": (around(Member(b"d/x"), hard(b"h", b"d")), "no member that came before"),
     "hard-to-directory": (around(directory(b"d"), hard(b"h", b"d")), "no regular file"),
     "hard-to-link": (around(link(b"l", b"first"), hard(b"h", b"l")), "no regular file"),
+    # cases: libarchive/libarchive#724
     "hard-to-fifo": (around(Member(b"p", kind=a.FIFO), hard(b"h", b"p")), "no regular file"),
     "hard-through-link": (around(link(b"l", b"."), hard(b"h", b"l/first")), "no member that came before"),
     "hard-outside": (around(hard(b"h", b"../../etc/passwd")), "component .."),

@@ -48,6 +48,7 @@ def test_root_in_names(slug: str, tmp_path: Path) -> None:
     assert take(tmp_path / "store", archive(*members)).paths() == paths
 
 
+# cases: onyx-dot-app/onyx#14226
 def test_stated_prefix(tmp_path: Path) -> None:
     members = archive(directory(b"./work/"), Member(b"./work/x"))
     assert take(tmp_path / "store", members, prefix=b"work").paths() == [b"x"]
@@ -73,6 +74,7 @@ def test_root_of_the_file_system(tmp_path: Path) -> None:
     assert taken.links() == {b"l": (b"etc/x", b"/etc/x")}
 
 
+# cases: openclaw/openclaw#89257, openclaw/openclaw#89328
 def test_hard_links_follow_the_prefix(tmp_path: Path) -> None:
     """The first name in the table's order carries the content, whichever came first."""
     members = [

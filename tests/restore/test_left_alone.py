@@ -63,6 +63,7 @@ THEIRS = tree(
 )
 
 
+# cases: notque/vexjoy-agent#902, dagger/dagger#6909, paperclipai/paperclip#10555
 def test_exact_leaves_alone_what_was_excluded_and_all_below(lift: Shelf) -> None:
     taken = lift.taken(WITH_EXCLUDED, rules=EXCLUDING)
     assert set(taken.reasons.values()) == {"pattern", "outside-link", "fifo", "socket"}

@@ -99,6 +99,7 @@ REFUSED = {
         twin=one(b"x", magic=GNU),
         says="GNU's fields .* which other readers take for a name",
     ),
+    # cases: python/cpython#149486
     "gh-149486-the-root-is-a-link": Refused(
         row=5,
         attack=archive(ROOT_LINK, Member(b"x", b"data")),

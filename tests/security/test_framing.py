@@ -116,6 +116,7 @@ SIZES = {
         around(pax_header({b"path": b"p"}), f()),
         CHAINED,
     ),
+    # cases: UKGovernmentBEIS/inspect_ai#5390
     "a-chain-of-60-pax-headers": refused(
         44, around(*[pax_header({b"mtime": b"1"})] * 60, f()), around(pax_header({b"mtime": b"1"}), f()), CHAINED
     ),
@@ -249,6 +250,7 @@ FRAMES = {
         "single block of zeros",
     ),
     "two-archives": refused(56, archive(X) + archive(LAST), PLAIN, FOLLOWS),
+    # cases: UKGovernmentBEIS/inspect_ai#5390
     "inspect-ai-5390-two-gzip-members": refused(56, gz(archive(X)) + gz(archive(LAST)), gz(PLAIN), MANY.format("gzip")),
     "one-tar-in-two-gzip-members": refused(56, gz(PLAIN[:700]) + gz(PLAIN[700:]), gz(PLAIN), MANY.format("gzip")),
     "two-zstd-frames": refused(56, zst(archive(X)) + zst(archive(LAST)), zst(PLAIN), MANY.format("zstd")),
@@ -264,6 +266,7 @@ FRAMES = {
     "node-tar-zeros-without-end": refused(
         57, PLAIN + bytes((1 << 20) + 512), PLAIN + bytes(1 << 20), "the limit tail_bytes", error=HostLimit
     ),
+    # cases: gitpod-io/gitpod#12900, brainlife/warehouse#139
     "cut-off-in-a-header": refused(58, PLAIN[: 1024 + 300], PLAIN, "cut off in a header"),
     "cut-off-in-data": refused(58, PLAIN[: 1024 + 512 + 7], PLAIN, "cut off in a member's data", "last"),
     "cut-off-in-padding": refused(58, PLAIN[: 1024 + 512 + 100], PLAIN, "cut off in a member's padding", "last"),
@@ -307,6 +310,7 @@ FRAMES = {
         "same name",
         "f",
     ),
+    # cases: opencontainers/umoci#546, JuliaIO/ZipArchives.jl#25
     "umoci-546-below-a-file": refused(
         62, around(f(), Member(b"f/g", b"data")), around(f(), Member(b"d/g", b"data")), "no directory", "f/g"
     ),

@@ -287,6 +287,7 @@ REFUSED = {
         says="no member that came before",
         names="leak",
     ),
+    # cases: python/cpython#151558, python/cpython#151987
     "gh-157190-a-hard-link-to-a-link": Refused(
         row=31,
         attack=archive(folder(b"a/b"), to(b"a/b/s", b"../../x"), hard(b"s2", b"a/b/s"), X),

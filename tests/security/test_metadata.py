@@ -185,6 +185,7 @@ KEPT = {
         tree={b"ro": directory(0o555), b"ro/d": directory(), b"ro/d/x": file()},
         twin_tree={b"ro": directory(), b"ro/d": directory(), b"ro/d/x": file()},
     ),
+    # cases: podman-container-tools/buildah#4625, borgbackup/borg#921, jdx/mise#10978
     "CVE-2014-9644-xattr": attributes(SCHILY__xattr__user__x=b"v"),
     "umoci-trusted-xattr": attributes(SCHILY__xattr__trusted__overlay__opaque=b"y"),
     "capability": attributes(SCHILY__xattr__security__capability=b"\x01\0\0\2\0\x20\0\0"),

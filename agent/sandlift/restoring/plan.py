@@ -319,7 +319,8 @@ class _InPlace:
                 self._act("replace", path, kind, fates.why[row])
             elif fate == Fate.EXCHANGED:
                 start, stop = span(ground.paths, path)
-                holding = f" with {stop - start - 1} entries" if stop - start > 1 else ""
+                below = stop - start - 1
+                holding = f" with {below} {'entry' if below == 1 else 'entries'}" if below else ""
                 self._act("replace", path, kind, f"a {table.KIND_NAMES[ground.kinds[here]]}{holding} is there")
             elif fate == Fate.UPDATED:
                 differing = fates.differing(row, here) or ["time"]
