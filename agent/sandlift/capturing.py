@@ -62,7 +62,7 @@ def opened(store: StoreSource) -> Store:
 
 def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, ...] = ()) -> dict[str, object]:
     """Returns the fields that a capture's and a survey's request share."""
-    limits, rules = spec.limits, spec.rules
+    rules = spec.rules
     cheap = transport.capabilities.link_cost == "cheap"
     return {
         "root": spec.target.root,
@@ -75,13 +75,7 @@ def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, .
         "literals": list(rules.paths),
         "ignore_file": rules.ignore_file,
         "exclude_caches": rules.caches,
-        "limits": {
-            "entries": limits.entries,
-            "path_bytes": limits.path_bytes,
-            "depth": limits.depth,
-            "link_text_bytes": limits.link_text_bytes,
-            "file_bytes": limits.file_bytes,
-        },
+        "limits": spec.limits.for_helper(),
     }
 
 

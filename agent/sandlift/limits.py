@@ -35,5 +35,10 @@ class Limits:
             if not getattr(self, field.name) > 0:
                 raise UsageError(f"the limit {field.name} must be above 0")
 
+    def for_helper(self) -> dict[str, int]:
+        """Returns the limits that a request carries: what the helper itself must stay within."""
+        return {name: getattr(self, name) for name in _OF_HELPER}
 
+
+_OF_HELPER = ("entries", "path_bytes", "depth", "link_text_bytes", "file_bytes")
 DEFAULT_LIMITS = Limits()

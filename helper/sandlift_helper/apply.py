@@ -26,7 +26,7 @@ from sandlift_helper.intake import write_content
 from sandlift_helper.ladder import place
 from sandlift_helper.listing import Listing
 from sandlift_helper.marker import read_marker
-from sandlift_helper.scan import Limits
+from sandlift_helper.scan import identities, read_limits
 from sandlift_helper.staging import Staging, put_right
 from sandlift_helper.target import Target, check_room, target_failure
 from sandlift_helper.tree import FINISHED, Tree
@@ -54,9 +54,7 @@ class Request:
         self.mask = 0o7777 if message.get("special_bits") is True else 0o777
         self.owner = _owner(message.get("owner"))
         self.own = [path for path in own if isinstance(path, bytes)] if isinstance(own, list) else []
-        self.limits = Limits(
-            limits["entries"], limits["path_bytes"], limits["depth"], limits["link_text_bytes"], limits["file_bytes"]
-        )
+        self.limits = read_limits(limits)
 
 
 def _owner(text: object) -> "tuple[int, int] | bool | None":
@@ -200,15 +198,8 @@ class _Restoring:
         codec = wire.CODEC_ZLIB if request.mode != "new" else wire.CODEC_NONE
         listing: "Listing | None" = None
         if self._lists:
-            own = set()
-            for path in request.own:
-                try:
-                    status = os.stat(path)
-                    own.add((status.st_dev, status.st_ino))
-                except OSError:
-                    pass
             listing = Listing(
-                self._channel, target.fd, target.path, request.limits, frozenset(own), codec, self._leftover
+                self._channel, target.fd, target.path, request.limits, identities(request.own), codec, self._leftover
             )
             self._leftovers = listing.leftovers
         told = {

@@ -13,7 +13,7 @@ from sandlift_helper.ladder import Ladder, place
 from sandlift_helper.marker import read_marker
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.reading import Reading
-from sandlift_helper.scan import Limits, Scan
+from sandlift_helper.scan import Scan, identities, read_limits
 from sandlift_helper.segments import Segments
 
 MYPY = False
@@ -42,10 +42,7 @@ class Request:
         self.literals = self._list("literals", bytes)
         self.ignore_file = self._get("ignore_file", bool)
         self.exclude_caches = self._get("exclude_caches", bool)
-        limits = self._get("limits", dict)
-        self.limits = Limits(
-            limits["entries"], limits["path_bytes"], limits["depth"], limits["link_text_bytes"], limits["file_bytes"]
-        )
+        self.limits = read_limits(self._get("limits", dict))
 
     def _get(self, key: str, kind: "type[Value]") -> "Value":
         value = self._message.get(key)
@@ -125,19 +122,12 @@ def scan_workspace(channel: Channel, request: Request) -> "tuple[int, Scan, list
     """Opens the root and walks it; returns the root's descriptor, the finished scan, and the links that are kept."""
     root_fd = open_root(request.root)
     resolved = os.path.realpath(request.root)
-    own = set()
-    for path in request.own:
-        try:
-            status = os.stat(path)
-            own.add((status.st_dev, status.st_ino))
-        except OSError:
-            pass
     scan = Scan(
         root_fd,
         request.limits,
         read_rules(request, root_fd),
         read_mounts(resolved),
-        frozenset(own),
+        identities(request.own),
         request.exclude_caches,
         lambda entries, size: channel.progress("scan", entries=entries, bytes=size),
         read_marker(root_fd),

@@ -58,6 +58,25 @@ class Limits:
         self.file_bytes = file_bytes
 
 
+def read_limits(message: "dict[str, int]") -> Limits:
+    """Returns the limits that a request states."""
+    return Limits(
+        message["entries"], message["path_bytes"], message["depth"], message["link_text_bytes"], message["file_bytes"]
+    )
+
+
+def identities(paths: "list[bytes]") -> "frozenset[tuple[int, int]]":
+    """Returns (device, inode) of what is at the *paths*."""
+    found = set()
+    for path in paths:
+        try:
+            status = os.stat(path)
+            found.add((status.st_dev, status.st_ino))
+        except OSError:
+            pass
+    return frozenset(found)
+
+
 _COLUMNS = ("paths", "modes", "mtimes_ns", "ctimes_ns", "inodes", "uids", "gids", "sizes", "groups", "sparse")
 
 

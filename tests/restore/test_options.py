@@ -273,7 +273,12 @@ def test_a_virtual_environment_works_again(lift: Shelf) -> None:
     taken = lift.capture(root)
     assert "outside-link" in taken.reasons.values()
     target = lift.target()
-    ask: list[str | Path] = [target / "venv" / "bin" / "python", "-c", "import sys, mine; print(sys.prefix, mine.here)"]
+    ask: list[str | Path] = [
+        target / "venv" / "bin" / "python",
+        "-B",
+        "-c",
+        "import sys, mine; print(sys.prefix, mine.here)",
+    ]
     done = lift.restore_to(taken, target, relink=(os.fsencode(os.path.dirname(python)) + b"/**",))
     answer = subprocess.run(ask, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     assert answer[0] == str(target / "venv")

@@ -107,7 +107,6 @@ def restore(
 
 
 def _request(spec: RestoreSpec, own: tuple[bytes, ...]) -> dict[str, object]:
-    limits = spec.limits
     return {
         "target": spec.target.root,
         "home": spec.target.home,
@@ -116,13 +115,7 @@ def _request(spec: RestoreSpec, own: tuple[bytes, ...]) -> dict[str, object]:
         "owner": spec.options.owner or "",
         "special_bits": spec.options.special_bits,
         "own": list(own),
-        "limits": {
-            "entries": limits.entries,
-            "path_bytes": limits.path_bytes,
-            "depth": limits.depth,
-            "link_text_bytes": limits.link_text_bytes,
-            "file_bytes": limits.file_bytes,
-        },
+        "limits": spec.limits.for_helper(),
     }
 
 
