@@ -140,7 +140,8 @@ def test_the_trap_would_work(tmp_path: Path) -> None:
     """Without its options the interpreter does import from the folder that it is started in."""
     trace = shadowed(tmp_path)
     subprocess.run([sys.executable, "-c", "import tarfile"], cwd=tmp_path, capture_output=True, check=False)
-    assert "tarfile" in trace.read_text()
+    # Python 3.13 takes linecache before that, and from there as well.
+    assert {"tarfile", "linecache"} & set(trace.read_text().split())
 
 
 # What goes wrong inside.

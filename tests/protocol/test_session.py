@@ -275,7 +275,8 @@ class TestNoise:
         session = Session("capture", self.LIMITS)
         wrong = bytes([session.nonce[0] ^ 1]) + session.nonce[1:]
         # A false mark, a true one whose last byte is wrong, and a beginning right before the true one.
-        noise = wire.MAGIC + wrong + wire.MAGIC + session.nonce[:-1] + wire.MAGIC[:5]
+        almost = session.nonce[:-1] + bytes([session.nonce[-1] ^ 1])
+        noise = wire.MAGIC + wrong + wire.MAGIC + almost + wire.MAGIC[:5]
         data = noise + wire.MAGIC + session.nonce
         assert session.receive(data[:cut]) == []
         assert session.receive(data[cut:]) == []
