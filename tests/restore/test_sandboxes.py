@@ -40,7 +40,7 @@ SOURCE = tree(
 THERE = SOURCE.without(b"bin", b"kind").changed(
     {
         b"a": File(b"older"),
-        b"large": File(RANDOM[:BLOCK] + b"?" + RANDOM[BLOCK + 1 :]),
+        b"large": File(RANDOM[:BLOCK] + bytes([RANDOM[BLOCK] ^ 1]) + RANDOM[BLOCK + 1 :]),
         b"link": Link(b"elsewhere"),
         b"read-only": Dir(mode=0o755),
     }
