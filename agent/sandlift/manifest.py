@@ -81,9 +81,9 @@ class Manifest:
             b"".join(path + b"\0" for path in rows.paths),
             bytes(rows.kinds),
             executable,
-            _little_endian(rows.sizes),
-            _little_endian(rows.counts),
-            _little_endian(rows.positions),
+            little_endian(rows.sizes),
+            little_endian(rows.counts),
+            little_endian(rows.positions),
             bytes(rows.digests),
             b"".join(text + b"\0" for text in rows.texts),
         ):
@@ -182,7 +182,8 @@ def _without_hard_links(rows: Segment) -> Segment:
     return written
 
 
-def _little_endian(column: array[int]) -> bytes:
+def little_endian(column: array[int]) -> bytes:
+    """Returns a column as it travels and rests."""
     if sys.byteorder == "big":
         column = array(column.typecode, column)
         column.byteswap()

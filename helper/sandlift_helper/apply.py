@@ -162,7 +162,8 @@ class _Restoring:
         layout = Layout(rows, frames)
         confined.once(tree.begin)
         refused = write_content(confined, layout, frames, metadata, self._held)
-        keep = None if self._in_place else self._target.status if self._request.mode == "new" else None
+        is_new = self._request.mode == "new"
+        keep = self._target.status if is_new and self._staging else None
         copied, more, root_set = FINISHED.unpack(confined.once(lambda: tree.finish(keep, self._in_place)))
         self._channel.poll()
         old = b""
@@ -170,7 +171,6 @@ class _Restoring:
             # From the first name on, a rerun completes: nothing is taken back.
             in_place, self._in_place = self._in_place, None
             self._channel.clean_up = None
-            is_new = self._request.mode == "new"
             _, last, root_set = FINISHED.unpack(confined.once(lambda: tree.settle(in_place, settled, is_new)))
             more += last
         elif self._staging:

@@ -9,9 +9,6 @@ MYPY = False
 if MYPY:
     from collections.abc import Callable
 
-    # What reports a result.
-    Report = Callable[[bytes], None]
-
 
 class Confined:
     """Runs work on the tree that is open as *root_fd*; *shown* names it in failures."""

@@ -10,7 +10,7 @@ from sandlift_helper import wire
 from sandlift_helper.channel import Channel, Failure, Token
 from sandlift_helper.confined import Confined
 from sandlift_helper.workers import WORKERS_MAX, Workers, usable_cores
-from sandlift_helper.writer import LOCAL, LOCAL_CHUNK, Held, Layout, Metadata, Writer
+from sandlift_helper.writer import LOCAL_CHUNK, Held, Layout, Metadata, Writer
 
 MYPY = False
 if MYPY:
@@ -88,7 +88,7 @@ def write_content(
     Raises Failure unless every use of a block was written.
     """
     # Each frame brings at least one block, so the highest number tells how many come.
-    frames = max((number for number in frame_of if number != LOCAL), default=-1) + 1
+    frames = max((number for number in frame_of if number != wire.LOCAL), default=-1) + 1
     chunks = (len(layout.local) + LOCAL_CHUNK - 1) // LOCAL_CHUNK
     source = _Input(confined.channel, frames, chunks)
     count = min(WORKERS_MAX, usable_cores()) if frames + chunks >= FORK_FRAMES_MIN else 1

@@ -74,6 +74,9 @@ CAPS = {
     FAILURE: 256 << 10,
 }
 
+# In the column that says which content frame brings a block: none, for the target of the restore holds it.
+LOCAL = 0xFFFFFFFE
+
 CODEC_NONE = 0
 CODEC_ZLIB = 1
 CODEC_ZSTD = 2

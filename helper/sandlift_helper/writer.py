@@ -18,8 +18,6 @@ from sandlift_helper.ladder import Ladder
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 NO_USE = 0xFFFFFFFF
-# In the host's column of frames: the target holds the block.
-LOCAL = 0xFFFFFFFE
 # Blocks that a worker copies within the target at a time.
 LOCAL_CHUNK = 64
 
@@ -116,7 +114,7 @@ class Layout:
                     if number >= len(frames):
                         raise Failure("protocol", "the manifest names more blocks than the host places")
                     self.first_use[name] = use
-                    if frames[number] == LOCAL:
+                    if frames[number] == wire.LOCAL:
                         self.local.append(use)
                     self.frame_of.append(frames[number])
                 last_use[name] = use

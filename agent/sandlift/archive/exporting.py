@@ -31,7 +31,7 @@ from sandlift.archive.sinks import Compression, Sink, Write
 from sandlift.deadline import Deadline
 from sandlift.errors import SandliftError, StoreDamaged, UnknownPath, UnsafeLink
 from sandlift.model import Outcome
-from sandlift.restoring.plan import clean
+from sandlift.restoring.wanted import clean
 from sandlift.validate import shown
 from sandlift.watch import OnEvent, Watch
 from sandlift_helper import links, table

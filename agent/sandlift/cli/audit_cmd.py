@@ -50,7 +50,7 @@ def audit(settings: Settings, ref: str, paths: tuple[str, ...]) -> None:
     """
     from sandlift.audit.auditor import audit_manifest
     from sandlift.manifest import Manifest
-    from sandlift.restoring.plan import clean
+    from sandlift.restoring.wanted import clean
     from sandlift.store import RefRecord
 
     with settings.open_store() as store:

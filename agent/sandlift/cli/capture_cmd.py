@@ -69,6 +69,11 @@ def capture(context: click.Context, /, target: str, name: str | None, **options:
                 cancel=cancel,
                 on_event=on_event,
             )
+    return tell(settings, result)
+
+
+def tell(settings: Settings, result: Capture) -> int:
+    """Writes what a capture or an import gave; returns the exit status."""
     if settings.json:
         output.write_json(capture_fields(result))
     else:

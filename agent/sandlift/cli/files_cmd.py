@@ -166,7 +166,7 @@ def _load(store: Store, ref: str) -> tuple[Manifest, StoredSnapshot]:
 
 
 def _clean(path: str) -> bytes:
-    from sandlift.restoring.plan import clean
+    from sandlift.restoring.wanted import clean
 
     return clean(os.fsencode(path))
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sandlift.cli import output
-from sandlift.cli.capture_cmd import EXIT_INCOMPLETE, capture_fields, capture_line, read_labels
+from sandlift.cli.capture_cmd import read_labels, tell
 from sandlift.cli.progress import reporter
 from sandlift.cli.sandbox_options import read_aliases, read_limits, read_timeout
 from sandlift.cli.settings import Settings, common_options
@@ -104,11 +103,7 @@ def import_(context: click.Context, /, file: str, name: str | None, root: str | 
                 deadline=Deadline.after(timeout_s, cancel),
                 on_event=on_event,
             )
-    if settings.json:
-        output.write_json(capture_fields(result))
-    else:
-        output.write(capture_line(result) + "\n")
-    return EXIT_INCOMPLETE if result.outcome == "incomplete" else 0
+    return tell(settings, result)
 
 
 def _open(file: str) -> io.FileIO:

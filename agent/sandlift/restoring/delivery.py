@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,8 +12,6 @@ from sandlift_helper import members, table, wire
 from sandlift_helper.table import Segment, split_digests
 
 SEGMENT_TARGET = 16 << 20
-LOCAL = 0xFFFFFFFE
-"""In the column of frames: the target holds the block."""
 
 
 class Places(Protocol):
@@ -34,7 +31,7 @@ class Delivery:
     made: tuple[bytes, ...]
     """Runs of blocks that the snapshot lacks; they come after those."""
     frame_of: array[int]
-    """For each distinct block of the plan, the number of its frame, or `LOCAL`."""
+    """For each distinct block of the plan, the number of its frame, or `wire.LOCAL`."""
 
 
 def deliver(
@@ -58,7 +55,7 @@ def deliver(
         if digest in place_of:
             frame_of.append(number[place_of[digest]])
         else:
-            frame_of.append(made_number.get(digest, LOCAL))
+            frame_of.append(made_number.get(digest, wire.LOCAL))
     runs = []
     for digest in made:
         block = extra[digest]
@@ -72,14 +69,6 @@ def table_frames(rows: Segment, last: bytes, codec: int) -> Iterator[bytes]:
     for encoded in segments(rows):
         yield packed(wire.MANIFEST, encoded, codec)
     yield packed(wire.HAVE, last, codec)
-
-
-def little_endian(column: array[int]) -> bytes:
-    """Returns a column as it travels."""
-    if sys.byteorder == "big":
-        column = array(column.typecode, column)
-        column.byteswap()
-    return column.tobytes()
 
 
 def packed(kind: int, data: bytes, codec: int) -> bytes:

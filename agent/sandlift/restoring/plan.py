@@ -15,14 +15,14 @@ from typing import Literal
 from sandlift.model import Action, RestoreCounts, RestoreOptions
 from sandlift.restoring.fates import MADE, Conflicts, Fate, Fates
 from sandlift.restoring.ground import MOUNTED, OWN, Ground, Listing, fold, span
-from sandlift.restoring.wanted import Wanted, clean, subset, take_rows
+from sandlift.restoring.wanted import Wanted, take_rows
 from sandlift.validate import shown
 from sandlift_helper import links, table
 from sandlift_helper.marker import MARKER
 from sandlift_helper.table import Segment, split_digests
 from sandlift_helper.wire import BLOCK_MAX
 
-__all__ = ["Listing", "Plan", "Way", "candidates", "clean", "make_plan", "subset", "take_rows"]
+__all__ = ["Listing", "Plan", "Way", "candidates", "make_plan"]
 
 _Done = Literal["create", "replace", "update", "remove", "leave"]
 _UNTOLD = frozenset((Fate.KEPT, Fate.TOUCHED, Fate.LEFT))
@@ -31,13 +31,13 @@ _HOLDS = "something in it is left alone"
 
 
 class Way(IntEnum):
-    """How a finished entry takes its place."""
+    """How a finished entry takes its place; the values are the flags of its row as they travel."""
 
-    CREATE = 1
+    CREATE = table.CREATE
     """Nothing is there."""
-    REPLACE = 2
+    REPLACE = table.REPLACE
     """A rename of a non-directory over another."""
-    EXCHANGE = 3
+    EXCHANGE = table.EXCHANGE
     """A directory takes part, on either side."""
 
 

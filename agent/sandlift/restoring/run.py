@@ -27,6 +27,7 @@ from sandlift_helper import table, wire
 from sandlift_helper.table import Segment
 
 if TYPE_CHECKING:
+    from sandlift.content import Prover
     from sandlift.manifest import Manifest
     from sandlift.restoring.delivery import Delivery
     from sandlift.restoring.plan import Listing, Plan
@@ -158,6 +159,7 @@ class _Restoring:
         self._codec = codec
         self._plan: Plan | None = None
         self._gathering: Gathering | None = None
+        self._prover: Prover | None = None
         self._told: dict[str, object] = {}
         self._listed: Segment | None = None
         self._sender: _Sender | None = None
@@ -235,7 +237,9 @@ class _Restoring:
             raise RemoteProtocolError("the helper sent a listing after the plan")
         if self._gathering is None:
             self._gathering = Gathering(self._spec.limits)
-        self._gathering.add(Prover().unpack_segment(payload))
+        if self._prover is None:
+            self._prover = Prover()
+        self._gathering.add(self._prover.unpack_segment(payload))
 
     def _told_more(self, message: dict[str, object]) -> None:
         """Takes a have frame: the end of the listing, or of the digests that were asked for."""
@@ -298,7 +302,8 @@ class _Restoring:
 
     def _make_plan(self, listing: Listing) -> None:
         """Plans, and begins to send what the plan takes.  Raises Conflict."""
-        from sandlift.restoring.delivery import deliver, little_endian, table_frames
+        from sandlift.manifest import little_endian
+        from sandlift.restoring.delivery import deliver, table_frames
         from sandlift.restoring.plan import make_plan
 
         self._plan = plan = make_plan(self.wanted, listing, self._spec.options, all_actions=self._spec.dry_run)
@@ -331,13 +336,10 @@ def _built(plan: Plan) -> Segment:
     rows.originals = [b""] * len(rows.texts)
     rows.flag_paths, rows.flags = [], bytearray()
     for path, way in plan.units:
-        rows.flag(path, _FLAG_OF_WAY[way])
+        rows.flag(path, way)
     if not plan.set_root:
         rows.root = None
     return rows
-
-
-_FLAG_OF_WAY = {1: table.CREATE, 2: table.REPLACE, 3: table.EXCHANGE}
 
 
 def _settled(plan: Plan) -> Segment:
