@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -41,7 +42,10 @@ class Box:
         aliases: Sequence[bytes | str] = (),
         labels: Mapping[str, str] | None = None,
         note: str = "",
-        base: None = None,
+        base: str = "auto",
+        like: Sequence[str] = (),
+        rehash: bool = False,
+        trust_ctime: bool = False,
         strict: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         deadline_s: float | None = None,
@@ -52,14 +56,30 @@ class Box:
 
         What policy leaves out is recorded; what is lost makes the outcome ``incomplete``.  With *strict*, anything
         lost, changed or vanished raises StrictLoss and nothing is stored.  *aliases* are other absolute names of the
-        root, for links that use them.  *base* is reserved: only None is known.
+        root, for links that use them.
+
+        Only what changed since the *base* is read and travels: ``auto``, the newest snapshot of this very target;
+        ``none``; or a ref of this target.  Of the snapshots *like* it, of whatever target, nothing travels that the
+        sandbox proves to have; it can learn by that whether they hold a file that it guesses.  With *rehash* every
+        file is read, whatever its times say; *trust_ctime* believes change times on file systems that are known to
+        forget them, such as tmpfs and NFS.
+
         *store* may be a function that opens one, which is then done while the connection is made.  Raises any error of
         `sandlift.errors`; the store is unchanged then, but for objects that nothing names.
         """
         return run_capture(
             self._transport,
             store,
-            self._spec(workspace, rules, limits, aliases=aliases, labels=labels, note=note, strict=strict),
+            replace(
+                self._spec(workspace, rules, limits, aliases),
+                labels=labels or {},
+                note=note,
+                strict=strict,
+                base=base,
+                like=tuple(like),
+                rehash=rehash,
+                trust_ctime=trust_ctime,
+            ),
             deadline=Deadline.after(deadline_s, cancel),
             on_event=on_event,
         )
@@ -77,7 +97,7 @@ class Box:
         """Looks at what a capture would find, without taking anything."""
         from sandlift.survey import survey as run_survey
 
-        spec = self._spec("survey", rules, limits, aliases=aliases)
+        spec = self._spec("survey", rules, limits, aliases)
         return run_survey(self._transport, spec, deadline=Deadline.after(deadline_s, cancel), on_event=on_event)
 
     def restore(
@@ -115,24 +135,11 @@ class Box:
             on_event=on_event,
         )
 
-    def _spec(
-        self,
-        workspace: str,
-        rules: Rules | None,
-        limits: Limits,
-        *,
-        aliases: Sequence[bytes | str] = (),
-        labels: Mapping[str, str] | None = None,
-        note: str = "",
-        strict: bool = False,
-    ) -> CaptureSpec:
+    def _spec(self, workspace: str, rules: Rules | None, limits: Limits, aliases: Sequence[bytes | str]) -> CaptureSpec:
         return CaptureSpec(
             target=self.target,
             workspace=workspace,
             rules=rules or Rules(),
-            labels=labels or {},
-            note=note,
-            strict=strict,
             limits=limits,
             aliases=tuple(os.fsencode(alias) for alias in aliases),
             python=self._python,
@@ -188,6 +195,8 @@ def capture(
     rules: Rules | None = None,
     labels: Mapping[str, str] | None = None,
     note: str = "",
+    base: str = "auto",
+    like: Sequence[str] = (),
     strict: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     deadline_s: float | None = None,
@@ -202,6 +211,8 @@ def capture(
             rules=rules,
             labels=labels,
             note=note,
+            base=base,
+            like=like,
             strict=strict,
             limits=limits,
             deadline_s=deadline_s,

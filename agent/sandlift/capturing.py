@@ -12,31 +12,32 @@ import queue
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Union
 
 from sandlift import session
 from sandlift.deadline import Deadline
-from sandlift.errors import RemoteProtocolError, StrictLoss
+from sandlift.errors import RemoteProtocolError, SandboxGone, SandliftError, StoreDamaged, StrictLoss, Truncated
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture, Rules
+from sandlift.model import Capture, Counts, Rules
 from sandlift.targets import Target
 from sandlift.transports.base import Transport
 from sandlift.watch import OnEvent, Watch
-from sandlift_helper import table
+from sandlift_helper import table, wire
 
 if TYPE_CHECKING:
+    from sandlift.base import Base
     from sandlift.content import Run
-    from sandlift.manifest import Manifest
-    from sandlift.store import PackWriter, Store
-    from sandlift.validate import Gathering
+    from sandlift.store import PackWriter, RefRecord, Store
 
 StoreSource = Union["Store", Callable[[], "Store"]]
 """A store, or what opens one: then it is opened while the connection is made."""
 
 CREDIT_FRAMES = 32
 """Content frames that may be under way: at most 2 MiB each, and the bound of the memory in use."""
+SETTLE_S = 60.0
+"""The kernel writes a page back at most twice its dirty expiry (30 s) after a shared mapping changed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,16 @@ class CaptureSpec:
     aliases: tuple[bytes, ...] = ()
     """Other absolute names of the root."""
     python: str | None = None
+    base: str = "auto"
+    """``auto``: the newest snapshot of this very target; ``none``; or a ref of this target."""
+    like: tuple[str, ...] = ()
+    """Snapshots that hold much of the same; what the sandbox proves to have of them does not travel."""
+    rehash: bool = False
+    """Read every file, whatever its times say."""
+    trust_ctime: bool = False
+    """Believe change times on file systems that are known to forget them, such as tmpfs and NFS."""
+    settle_s: float = SETTLE_S
+    """The age from which on a change can no longer be hidden by a write that is under way."""
 
 
 def opened(store: StoreSource) -> Store:
@@ -76,6 +87,9 @@ def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, .
         "ignore_file": rules.ignore_file,
         "exclude_caches": rules.caches,
         "limits": spec.limits.for_helper(),
+        "base": {},
+        "settle_ms": int(spec.settle_s * 1000),
+        "trust_ctime": spec.trust_ctime,
     }
 
 
@@ -89,7 +103,8 @@ def capture(
 ) -> Capture:
     """Captures a workspace into *store* and returns what it gave.
 
-    Raises any error of `sandlift.errors`; then the store is as it was, but for objects that nothing names.
+    Raises any error of `sandlift.errors`; then the store is as it was, but for objects that nothing names, and for
+    what the sandbox had sent when the connection broke, which the next capture of the target goes on from.
     """
     watch = Watch(on_event)
     watch.progress("connect")
@@ -99,72 +114,193 @@ def capture(
         store = opened(store)
         own = (os.fsencode(os.path.abspath(store.location)),)
     with HelperRun(transport, "capture", limits=spec.limits, deadline=deadline, python=spec.python) as run:
-        run.start(sandbox_request(spec, transport, own))
-        run.grant(CREDIT_FRAMES)
-        # Only now what takes long to import: meanwhile the connection is made.
-        from sandlift.committing import Provenance, captured, commit
-        from sandlift.store import check_name
-        from sandlift.validate import Gathering, shown
+        offered: list[tuple[Store, Base]] = []
 
-        check_name(spec.workspace)
-        store = opened(store)
-        capture_id = secrets.token_hex(16)
-        with store.begin_pack(capture_id) as pack, _Shelf(run, pack) as shelf:
-            gathering = Gathering(spec.limits)
-            blocks = _listen(run, shelf, gathering, watch)
-            watch.progress("store")
-            sizes = shelf.finish(blocks)
-            manifest = gathering.accept(sizes)
-            _check_strict(spec, manifest)
-            if table.UNFINISHED in manifest.rows.flags:
-                watch.warn("a restore to this workspace was not finished, so it may be partly an older tree")
-            for path in manifest.torn_databases():
-                watch.warn(
-                    f"the database {shown(path)} was written to meanwhile: it and its journal may not fit together"
-                )
-            provenance = Provenance(
-                capture_id=capture_id,
-                workspace=spec.workspace,
-                source=spec.target.source(),
-                started=watch.started,
-                rules=spec.rules.described(),
-                labels=spec.labels,
-                note=spec.note,
+        def request() -> dict[str, object]:
+            # Only now what takes long to import: meanwhile the connection is made.
+            offered.append(_offer(opened(store), spec))
+            fields = offered[0][1].fields(rehash=spec.rehash)
+            return {**sandbox_request(spec, transport, own), "base": fields}
+
+        run.start(request)
+        return _Capturing(run, *offered[0], spec, watch).result()
+
+
+def _offer(store: Store, spec: CaptureSpec) -> tuple[Store, Base]:
+    """Returns the open store and what it has to offer.  Raises UsageError, UnknownRef, StoreDamaged."""
+    from sandlift.base import Base, find_like, find_own
+    from sandlift.store import check_name
+
+    check_name(spec.workspace)
+    source = spec.target.source()
+    partial = store.read_partial(spec.workspace, source) if spec.base != "none" else None
+    return store, Base(store, find_own(store, spec.workspace, source, spec.base), find_like(store, spec.like), partial)
+
+
+class _Capturing:
+    """One capture, from its request on."""
+
+    def __init__(self, run: HelperRun, store: Store, base: Base, spec: CaptureSpec, watch: Watch) -> None:
+        from sandlift.committing import Provenance
+        from sandlift.content import Prover
+        from sandlift.validate import Gathering
+
+        self._run = run
+        self._store = store
+        self._base = base
+        self._spec = spec
+        self._watch = watch
+        self._gathering = Gathering(spec.limits)
+        self._prover = Prover()
+        self._end: Mapping[str, int] = {}
+        self._missed = False
+        self._provenance = Provenance(
+            capture_id=secrets.token_hex(16),
+            workspace=spec.workspace,
+            source=spec.target.source(),
+            started=watch.started,
+            rules=spec.rules.described(),
+            labels=spec.labels,
+            note=spec.note,
+        )
+
+    def result(self) -> Capture:
+        """Takes all that comes, commits it, and returns what the capture gave."""
+        from sandlift.committing import captured
+
+        for frame in self._base.offers():
+            self._run.tell(frame)
+        self._run.grant(CREDIT_FRAMES)
+        with self._store.begin_pack(self._provenance.capture_id) as pack, _Shelf(self._run, pack) as shelf:
+            try:
+                self._listen(shelf)
+            except (Truncated, SandboxGone) as error:
+                self._keep_partial(shelf, pack, error)
+                raise
+            self._watch.progress("store")
+            sizes = shelf.finish(self._end.get("blocks", -1))
+            if self._base.is_whole and self._gathering.is_empty and not sizes:
+                record, counts = self._commit_again()
+            else:
+                record, counts = self._commit(pack, shelf)
+        if self._base.partial:
+            self._store.remove_partial(self._base.partial)
+        return captured(record, counts, self._run.wire, self._watch.end())
+
+    def _listen(self, shelf: _Shelf) -> None:
+        """Passes the stream's parts on until its end."""
+        watch = self._watch
+        for event in self._run.events(shelf.check):
+            match event:
+                case session.Hello():
+                    watch.warn_of_noise(self._run.session.noise)
+                case session.Content():
+                    shelf.put(event.payload)
+                case session.ManifestSegment():
+                    claims = self._gathering.add(self._prover.unpack_segment(event.payload))
+                    if claims:
+                        self._base.take_claims(claims, self._run.session.nonce)
+                case session.Want():
+                    for frame in self._base.wanted_parts(event.message):
+                        self._run.tell(frame)
+                case session.Have():
+                    self._take_have(event.message, shelf)
+                case session.Progress():
+                    self._progress(event)
+                case session.End():
+                    self._end = event.counts
+                case _:
+                    pass
+            shelf.check()
+
+    def _progress(self, event: session.Progress) -> None:
+        counts = event.counts
+        self._watch.progress(
+            event.phase if event.phase in ("scan", "read") else "read",
+            entries=counts.get("files", counts.get("entries", 0)),
+            bytes=counts.get("bytes", 0),
+            total_entries=counts.get("total_files"),
+            total_bytes=counts.get("total_bytes"),
+        )
+
+    def _take_have(self, message: Mapping[str, object], shelf: _Shelf) -> None:
+        """Takes the answer to the base, or the word that blocks were not sent because they may be held."""
+        if "claimed" not in message:
+            kept = self._base.take_answer(message)
+            if kept is not None:
+                self._gathering.keep(kept)
+            return
+        if self._missed:
+            raise RemoteProtocolError("the helper counts what it did not send twice")
+        self._missed = True
+        shelf.drain()
+        paths = self._gathering.missing(self._size_of(shelf))
+        data = b"".join(path + b"\0" for path in paths)
+        self._run.tell(wire.frame(wire.WANT, wire.packed_header(wire.CODEC_NONE, len(data)) + data))
+
+    def _size_of(self, shelf: _Shelf) -> Callable[[bytes], int | None]:
+        sizes, base = shelf.sizes, self._base
+
+        def size_of(digest: bytes) -> int | None:
+            size = sizes.get(digest)
+            return base.size_bytes(digest) if size is None else size
+
+        return size_of
+
+    def _commit_again(self) -> tuple[RefRecord, Counts]:
+        """Commits what is as the base has it."""
+        from sandlift.committing import commit_again
+
+        own = self._base.own
+        assert own is not None
+        assert own.cache is not None
+        counts = Counts(**own.record.counts)
+        _check_strict(self._spec, counts, unfinished=False)
+        self._run.deadline.check("storing")
+        if not self._store.has_packs(own.cache.packs) or not self._store.has_snapshot(own.cache.identity):
+            raise StoreDamaged("the base of this capture was removed meanwhile", hint="try again")
+        record = commit_again(self._store, own.record, self._provenance)
+        self._store.write_scan(replace(own.cache, number=record.number))
+        return record, counts
+
+    def _commit(self, pack: PackWriter, shelf: _Shelf) -> tuple[RefRecord, Counts]:
+        from sandlift.committing import commit
+        from sandlift.tracking import scan_cache
+        from sandlift.validate import shown
+
+        if self._base.is_whole:
+            self._gathering.keep(self._base.all_rows())
+        manifest = self._gathering.accept(shelf.sizes, self._size_of(shelf))
+        unfinished = table.UNFINISHED in manifest.rows.flags
+        _check_strict(self._spec, manifest.counts, unfinished=unfinished)
+        if unfinished:
+            self._watch.warn("a restore to this workspace was not finished, so it may be partly an older tree")
+        for path in manifest.torn_databases():
+            self._watch.warn(
+                f"the database {shown(path)} was written to meanwhile: it and its journal may not fit together"
             )
-            record = commit(store, pack, manifest, shelf.offsets, provenance, deadline)
-        wire = run.wire
-    return captured(record, manifest.counts, wire, watch.end())
+        record, packs = commit(
+            self._store, pack, manifest, shelf.offsets, self._provenance, self._run.deadline, self._base.place
+        )
+        rows = self._gathering.rows
+        if not self._end.get("steady"):
+            # The clock was set meanwhile, so no age is known.
+            rows.settled = bytearray(len(rows.settled))
+        if len(rows.inodes) == rows.kinds.count(table.FILE):
+            self._store.write_scan(scan_cache(rows, record, instance=self._base.instance, packs=packs))
+        return record, manifest.counts
 
+    def _keep_partial(self, shelf: _Shelf, pack: PackWriter, error: SandliftError) -> None:
+        """Keeps what came, for the next capture of the same target."""
+        from sandlift.salvaging import keep
 
-def _listen(run: HelperRun, shelf: _Shelf, gathering: Gathering, watch: Watch) -> int:
-    """Passes the stream's parts on until its end; returns how many blocks the helper says it sent."""
-    from sandlift.content import Prover
-
-    prover = Prover()
-    blocks = -1
-    for event in run.events(shelf.check):
-        match event:
-            case session.Hello():
-                watch.warn_of_noise(run.session.noise)
-            case session.Content():
-                shelf.put(event.payload)
-            case session.ManifestSegment():
-                gathering.add(prover.unpack_segment(event.payload))
-            case session.Progress():
-                counts = event.counts
-                watch.progress(
-                    event.phase if event.phase in ("scan", "read") else "read",
-                    entries=counts.get("files", counts.get("entries", 0)),
-                    bytes=counts.get("bytes", 0),
-                    total_entries=counts.get("total_files"),
-                    total_bytes=counts.get("total_bytes"),
-                )
-            case session.End():
-                blocks = event.counts.get("blocks", -1)
-            case _:
-                pass
+        shelf.drain()
         shelf.check()
-    return blocks
+        if keep(self._store, self._base, self._gathering, pack, shelf.sizes, shelf.offsets, self._provenance):
+            error.hint = (
+                "what had come is kept: the same capture goes on from there, and"
+                f" sandlift salvage {self._spec.workspace} makes a snapshot of it"
+            )
 
 
 class _Shelf:
@@ -179,7 +315,7 @@ class _Shelf:
         self._run = run
         self._pack = pack
         self._blocks = 0
-        self._queue: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[bytearray | threading.Event | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._abandoned = False
         self._thread = threading.Thread(target=self._work, name="sandlift-prover", daemon=True)
@@ -196,6 +332,13 @@ class _Shelf:
     def put(self, frame: bytearray) -> None:
         """Takes one content frame; the credit bounds how many wait."""
         self._queue.put(frame)
+
+    def drain(self) -> None:
+        """Waits until all that was put is stored, or the thread has met something."""
+        stored = threading.Event()
+        self._queue.put(stored)
+        while self._thread.is_alive() and not stored.wait(0.1):
+            self._run.deadline.check("storing")
 
     def check(self) -> None:
         """Raises what the thread has met."""
@@ -219,6 +362,9 @@ class _Shelf:
 
             prover = Prover()
             while (frame := self._queue.get()) is not None and not self._abandoned:
+                if isinstance(frame, threading.Event):
+                    frame.set()
+                    continue
                 self._append(prover.prove(frame))
                 self._run.grant(1)
         except BaseException as error:
@@ -234,9 +380,7 @@ class _Shelf:
                 self.offsets[digest] = offset + start
 
 
-def _check_strict(spec: CaptureSpec, manifest: Manifest) -> None:
-    counts = manifest.counts
-    unfinished = table.UNFINISHED in manifest.rows.flags
+def _check_strict(spec: CaptureSpec, counts: Counts, *, unfinished: bool) -> None:
     if spec.strict and (counts.lost or counts.changed or counts.vanished or unfinished):
         what = f"{counts.lost} entries lost, {counts.changed} changed and {counts.vanished} vanished"
         if unfinished:

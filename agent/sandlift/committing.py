@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sandlift import payload
+from sandlift.errors import StoreDamaged
 from sandlift.model import POLICY_VERSION, Capture, Counts, Wire
 from sandlift.store import RefRecord, StoredSnapshot
 from sandlift.watch import now
 
 if TYPE_CHECKING:
     from sandlift.deadline import Deadline
+    from sandlift.holding import Place
     from sandlift.manifest import Manifest
     from sandlift.store import PackWriter, Store
 
@@ -41,30 +43,75 @@ def commit(
     offsets: Mapping[bytes, int],
     provenance: Provenance,
     deadline: Deadline,
-) -> RefRecord:
-    """Stores pack and snapshot, unless the store has the snapshot with all its packs, then the ref; returns that.
+    place: Callable[[bytes], Place] | None = None,
+) -> tuple[RefRecord, tuple[str, ...]]:
+    """Stores pack and snapshot, unless the store has the snapshot with all its packs, then the ref.
 
-    *offsets* gives each block's place in the pack by its digest.  Raises what the store raises, DeadlineExceeded.
+    Returns the ref's record and the snapshot's packs.  *offsets* gives each block's place in the pack by its digest,
+    *place* that of a block which was held before.  Raises what the store raises, DeadlineExceeded, and StoreDamaged
+    when a pack that was there before is not there any more.
     """
     deadline.check("storing")
-    reused = store.has_whole_snapshot(manifest.identity)
-    if reused:
-        pack.abort()
-    else:
+    packs = store.packs_of(manifest.identity)
+    reused = packs is not None
+    if packs is None:
         pack.commit()
-        blocks = manifest.blocks
-        store.put_snapshot(
-            StoredSnapshot(
-                identity=manifest.identity,
-                manifest=manifest.encoded,
-                originals=manifest.encoded_originals,
-                packs=(provenance.capture_id,) if blocks else (),
-                pack_index=array("I", bytes(4 * len(blocks))),
-                offsets=array("Q", [offsets[digest] for digest in blocks]),
-            )
-        )
+        snapshot = _placed(manifest, provenance.capture_id, offsets, place)
+        packs = snapshot.packs
+        store.put_snapshot(snapshot)
+        # What was held may have been pruned since it was offered.
+        if not store.has_packs(packs):
+            raise StoreDamaged("a pack that this capture relies on was removed meanwhile", hint="try again")
+    else:
+        pack.abort()
     deadline.check("storing")
-    return store.create_ref(_record(manifest, provenance, reused=reused))
+    return store.create_ref(_record(manifest, provenance, reused=reused)), packs
+
+
+def _placed(
+    manifest: Manifest, name: str, offsets: Mapping[bytes, int], place: Callable[[bytes], Place] | None
+) -> StoredSnapshot:
+    """Returns the snapshot, whose new blocks lie in the pack *name*."""
+    packs: dict[str, int] = {}
+    pack_index, found = array("I"), array("Q")
+    for digest in manifest.blocks:
+        offset = offsets.get(digest)
+        if offset is not None:
+            where = name
+        else:
+            assert place is not None
+            where, offset = place(digest)
+        pack_index.append(packs.setdefault(where, len(packs)))
+        found.append(offset)
+    return StoredSnapshot(
+        identity=manifest.identity,
+        manifest=manifest.encoded,
+        originals=manifest.encoded_originals,
+        packs=tuple(packs),
+        pack_index=pack_index,
+        offsets=found,
+    )
+
+
+def commit_again(store: Store, earlier: RefRecord, provenance: Provenance) -> RefRecord:
+    """Stores the ref of a capture that found all as *earlier* has it; returns that."""
+    return store.create_ref(
+        replace(
+            earlier,
+            number=0,
+            capture_id=provenance.capture_id,
+            workspace=provenance.workspace,
+            source=provenance.source,
+            started=provenance.started,
+            ended=now(),
+            rules=provenance.rules,
+            policy_version=POLICY_VERSION,
+            helper_digest=payload.digest(),
+            labels=dict(provenance.labels),
+            note=provenance.note,
+            reused=True,
+        )
+    )
 
 
 def _record(manifest: Manifest, provenance: Provenance, *, reused: bool) -> RefRecord:

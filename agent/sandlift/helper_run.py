@@ -101,15 +101,18 @@ class HelperRun:
         self._stop_heartbeat = threading.Event()
         self._heart: threading.Thread | None = None
 
-    def start(self, request: Mapping[str, object]) -> None:
-        """Starts the helper and sends it its request.  Raises what the transport raises."""
+    def start(self, request: Callable[[], Mapping[str, object]]) -> None:
+        """Starts the helper and sends it its *request*, which is asked for while the connection is made.
+
+        Raises what the transport or *request* raises.
+        """
         if self._transport.name == "local" and self._python is not None:
             argv = payload.local_argv(self._python)
         else:
             argv = payload.sandbox_argv(self._python)
         self.deadline.check("starting the helper")
         self._channel = self._transport.open(argv, deadline=self.deadline)
-        fields = {**request, "silence_ms": int(self._limits.silence_s * 1000)}
+        fields = {**request(), "silence_ms": int(self._limits.silence_s * 1000)}
         try:
             opening = payload.opening(self.session.nonce, self._operation) + self.session.request(fields)
         except ValueError as error:
@@ -134,10 +137,14 @@ class HelperRun:
         self._channel.write(data, self._limits.silence_s)
         self.sent_bytes += len(data)
 
+    def tell(self, frame: bytes) -> None:
+        """Sends a frame; where the far side has ended, why it did is told when its output is read."""
+        with contextlib.suppress(Truncated):
+            self.write(frame)
+
     def grant(self, frames: int) -> None:
         """Lets the helper send so many more content frames; a stream that has ended needs none."""
-        with contextlib.suppress(Truncated):
-            self.write(self.session.grant(frames))
+        self.tell(self.session.grant(frames))
 
     @property
     def wire(self) -> Wire:

@@ -20,7 +20,7 @@ from sandlift_helper import messages, wire
 
 NOISE_KEPT_BYTES = 16 << 10
 HAVE_MAX = 1 << 20
-"""What a helper may say in one have frame: small maps decode to many times their size."""
+"""What a helper may say in one have or want frame: small maps decode to many times their size."""
 
 
 class State(enum.Enum):
@@ -35,7 +35,7 @@ class State(enum.Enum):
 # Operation to the kinds that may come after the hello frame, until one of them ends the stream.
 _ANY_OPERATION = frozenset((wire.PROGRESS, wire.END, wire.FAILURE))
 ORDER: dict[str, frozenset[int]] = {
-    "capture": _ANY_OPERATION | {wire.MANIFEST, wire.CONTENT},
+    "capture": _ANY_OPERATION | {wire.WANT, wire.HAVE, wire.MANIFEST, wire.CONTENT},
     "survey": _ANY_OPERATION | {wire.HAVE},
     "apply": _ANY_OPERATION | {wire.MANIFEST, wire.HAVE},
 }
@@ -73,7 +73,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Have:
-    """What the helper found: the answer of a survey, or the codecs of a target."""
+    """What the helper found: the answer of a survey or to a base, or the codecs of a target."""
 
     message: Mapping[str, object]
 
@@ -94,7 +94,14 @@ class Failure:
     report: str
 
 
-Event = Hello | Progress | ManifestSegment | Content | Have | End | Failure
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What the helper needs of the base."""
+
+    message: Mapping[str, object]
+
+
+Event = Hello | Progress | ManifestSegment | Content | Have | Want | End | Failure
 
 
 class Session:
@@ -216,8 +223,8 @@ class Session:
         self._digest.update(payload)
         if kind == wire.MANIFEST:
             return ManifestSegment(payload)
-        if kind == wire.HAVE and len(payload) > HAVE_MAX:
-            raise RemoteProtocolError(f"a have frame of {len(payload)} bytes, at most {HAVE_MAX} are allowed")
+        if kind in (wire.HAVE, wire.WANT) and len(payload) > HAVE_MAX:
+            raise RemoteProtocolError(f"a {name} frame of {len(payload)} bytes, at most {HAVE_MAX} are allowed")
         message = _decode(name, payload)
         if kind == wire.HELLO:
             if message.get("protocol") != wire.PROTOCOL:
@@ -227,6 +234,8 @@ class Session:
             return Progress(_text(message, "phase"), _counts(message))
         if kind == wire.HAVE:
             return Have(message)
+        if kind == wire.WANT:
+            return Want(message)
         self.state = State.ENDED
         return Failure(_text(message, "code"), _text(message, "message"), _text(message, "report"))
 

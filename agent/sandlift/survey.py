@@ -25,7 +25,7 @@ def survey(transport: Transport, spec: CaptureSpec, *, deadline: Deadline, on_ev
     watch.progress("connect")
     answer: Mapping[str, object] = {}
     with HelperRun(transport, "survey", limits=spec.limits, deadline=deadline, python=spec.python) as run:
-        run.start(sandbox_request(spec, transport))
+        run.start(lambda: sandbox_request(spec, transport))
         for event in run.events():
             if isinstance(event, session.Have):
                 answer = event.message

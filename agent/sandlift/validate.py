@@ -6,13 +6,16 @@ the checks find is gathered, at most `ISSUES_MAX` lines, and raised once.
 
 from __future__ import annotations
 
+import copy
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import Self
 
 from sandlift.errors import HostLimit, InvalidManifest
 from sandlift.limits import Limits
 from sandlift.manifest import Manifest, number_groups
+from sandlift.selection import select
 from sandlift_helper import links, table
 from sandlift_helper.table import Segment, split_digests
 from sandlift_helper.wire import BLOCK_MAX
@@ -44,15 +47,57 @@ def shown(path: bytes) -> str:
 
 
 class Gathering:
-    """Takes the segments of one stream as they come, within the limits, and accepts them in the end."""
+    """Takes the segments of one stream as they come, within the limits, and accepts them in the end.
+
+    ``awaited`` are the names that the helper announced, in pieces that each end with a NUL.
+    """
 
     def __init__(self, limits: Limits) -> None:
+        self.awaited: list[bytes] = []
         self._limits = limits
         self._rows = Segment()
+        self._kept = Segment()
         self._bytes = 0
 
-    def add(self, decoded: memoryview) -> None:
-        """Adds one segment.  Raises InvalidManifest, HostLimit."""
+    @classmethod
+    def of(cls, rows: Segment, kept: Segment, limits: Limits) -> Self:
+        """Returns what a capture that broke off had gathered, all rows together.  Raises InvalidManifest."""
+        gathering = cls(limits)
+        gathering._rows, gathering._kept = rows, kept
+        rows.sort()
+        rows.groups = number_groups(rows.groups)
+        gathering._join()
+        return gathering
+
+    def miss(self, paths: Iterable[bytes]) -> None:
+        """Adds a row for each file of *paths* that was not told of otherwise: it was not reached."""
+        rows = self._rows
+        told = {*rows.paths, *rows.excluded_paths, *rows.flag_paths}
+        for path in paths:
+            if path not in told:
+                rows.exclude(path, table.FILE, table.NOT_REACHED)
+
+    @property
+    def rows(self) -> Segment:
+        """What has come so far."""
+        return self._rows
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come."""
+        return self._rows.root is None and not self._rows.size_estimate()
+
+    @property
+    def kept(self) -> Segment:
+        """What was kept of the base."""
+        return self._kept
+
+    def keep(self, rows: Segment) -> None:
+        """Adds rows of an accepted manifest, whose blocks are held; their stamps come with them."""
+        self._kept = rows
+
+    def add(self, decoded: memoryview) -> bytes:
+        """Adds one segment; returns its claims.  Raises InvalidManifest, HostLimit."""
         self._bytes += len(decoded)
         if self._bytes > self._limits.manifest_bytes:
             raise _over("manifest_bytes", self._limits.manifest_bytes, self._bytes)
@@ -70,14 +115,49 @@ class Gathering:
         for paths in (segment.paths, segment.excluded_paths, segment.flag_paths):
             if not _is_rising(paths):
                 raise InvalidManifest("a segment of the manifest is not sorted, or names a path twice")
+        if segment.awaited:
+            self.awaited.append(bytes(segment.awaited))
+        claims = bytes(segment.claims)
+        segment.awaited, segment.claims = bytearray(), bytearray()
         self._rows.extend(segment)
         for paths in (self._rows.paths, self._rows.excluded_paths, self._rows.flag_paths):
             if len(paths) > self._limits.entries:
                 raise _over("entries", self._limits.entries, len(paths))
+        return claims
 
-    def accept(self, sent: Mapping[bytes, int]) -> Manifest:
-        """Returns the manifest.  *sent* gives the size of each block that came, by its digest.
+    def missing(self, size_of: Callable[[bytes], int | None]) -> list[bytes]:
+        """Drops the rows of files that have a block of no known size, and returns their paths.
 
+        They are to be read again; all names of a hard-link group go together.
+        """
+        rows = self._rows
+        digests = bytes(rows.digests)
+        lacking: set[int] = set()
+        groups: set[int] = set()
+        for row, (digest, _, count) in enumerate(rows.contents()):
+            if any(size_of(digests[32 * use : 32 * use + 32]) is None for use in range(digest, digest + count)):
+                lacking.add(row)
+                groups.add(rows.groups[row])
+        groups.discard(0)
+        lacking |= {row for row, group in enumerate(rows.groups) if group in groups}
+        if not lacking:
+            return []
+        paths = {rows.paths[row] for row in lacking}
+        kept = select(rows, [row for row in range(len(rows)) if row not in lacking])
+        kept.orphans = rows.orphans
+        for index, path in enumerate(rows.excluded_paths):
+            if path not in paths:
+                kept.exclude(path, rows.excluded_kinds[index], rows.excluded_reasons[index], rows.details[index])
+        for path, flag in zip(rows.flag_paths, rows.flags, strict=True):
+            if path not in paths:
+                kept.flag(path, flag)
+        self._rows = kept
+        return sorted(paths)
+
+    def accept(self, sent: Mapping[bytes, int], size_of: Callable[[bytes], int | None] | None = None) -> Manifest:
+        """Returns the manifest; `stamps` is there from then on.
+
+        *sent* gives the size of each block that came, by its digest, *size_of* also that of blocks that are held.
         Raises InvalidManifest with all issues, HostLimit.
         """
         rows = self._rows
@@ -86,6 +166,12 @@ class Gathering:
         rows.sort()
         rows.groups = number_groups(rows.groups)
         issues = _Issues()
+        _check_files(rows, issues, size_of or sent.get)
+        stray = sent.keys() - set(split_digests(rows.digests)) - orphans
+        if stray:
+            issues.add(f"{len(stray)} blocks were sent that nothing names")
+        self._join()
+        rows = self._rows
         if rows.root is None or rows.root.mode > 0o7777:
             issues.add("the manifest has no root")
         check_limits(rows, self._limits)
@@ -93,14 +179,33 @@ class Gathering:
         # Parents of links that are no entries would be beyond what the limit of entries bounds.
         issues.raise_if_any()
         _check_links(rows, issues)
-        _check_files(rows, issues, sent)
         _check_excluded(rows, issues, directories)
         _check_flags(rows, issues, directories)
-        stray = sent.keys() - set(split_digests(rows.digests)) - orphans
-        if stray:
-            issues.add(f"{len(stray)} blocks were sent that nothing names")
         issues.raise_if_any()
-        return Manifest(rows)
+        return Manifest(self._without_stamps())
+
+    def _join(self) -> None:
+        """Puts what was kept of the base among what came."""
+        rows, kept = self._rows, self._kept
+        self._kept = Segment()
+        if not (len(kept) or kept.excluded_paths):
+            return
+        shift = max(rows.groups, default=0)
+        kept.groups = array("I", [group + shift if group else 0 for group in kept.groups])
+        if rows.root is not None:
+            kept.root = None
+        if len(rows.inodes) != rows.kinds.count(table.FILE):
+            raise InvalidManifest("the sandbox's manifest has no stamps")
+        rows.extend(kept)
+        rows.sort()
+        rows.groups = number_groups(rows.groups)
+
+    def _without_stamps(self) -> Segment:
+        """Returns the rows alone; their stamps stay here."""
+        rows = self._rows
+        plain = copy.copy(rows)
+        plain.ctimes_ns, plain.inodes, plain.settled = array("q"), array("Q"), bytearray()
+        return plain
 
     def listing(self) -> Segment:
         """Returns the rows as the listing of a restore's target: their form is checked, links may lead anywhere.
@@ -176,7 +281,7 @@ def _stated_rows(decoded: memoryview) -> Iterator[tuple[int, int]]:
 
     Lists are made for as many as are stated, whatever follows.
     """
-    if len(decoded) < 13 or decoded[0] != table.VERSION:
+    if len(decoded) < 13:
         return
     for at, row_bytes in ((1, ENTRY_BYTES), (5, EXCLUDED_BYTES), (9, FLAG_BYTES)):
         yield int.from_bytes(decoded[at : at + 4], "little"), len(decoded) // row_bytes
@@ -246,7 +351,7 @@ def _check_links(rows: Segment, issues: _Issues) -> None:
             issues.add(f"a link leaves the workspace: {shown(path)}")
 
 
-def _check_files(rows: Segment, issues: _Issues, sent: Mapping[bytes, int]) -> None:
+def _check_files(rows: Segment, issues: _Issues, size_of: Callable[[bytes], int | None]) -> None:
     # Taken one by one: a list of them would be several times as large as the column.
     digests = memoryview(rows.digests)
     first_of_group: dict[int, int] = {}
@@ -254,7 +359,7 @@ def _check_files(rows: Segment, issues: _Issues, sent: Mapping[bytes, int]) -> N
     for row, (kind, size, group, (digest, position, count)) in enumerate(columns):
         # Nearly every file: one block, as large as the file.
         one_block = kind == table.FILE and count == 1 and not group and position < 0
-        if one_block and sent.get(_digest(digests, digest)) == size:
+        if one_block and size_of(_digest(digests, digest)) == size:
             continue
         if kind != table.FILE:
             if size or group or count:
@@ -274,8 +379,9 @@ def _check_files(rows: Segment, issues: _Issues, sent: Mapping[bytes, int]) -> N
             continue
         for index, place in enumerate(places):
             name = _digest(digests, digest + index)
-            if sent.get(name) != min(BLOCK_MAX, size - place * BLOCK_MAX):
-                found = "was never sent" if name not in sent else "has another size"
+            found_bytes = size_of(name)
+            if found_bytes != min(BLOCK_MAX, size - place * BLOCK_MAX):
+                found = "was never sent" if found_bytes is None else "has another size"
                 issues.add(f"a block of a file {found}: {shown(rows.paths[row])}")
                 break
 

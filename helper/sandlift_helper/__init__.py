@@ -23,8 +23,8 @@ COMMON = (
 )
 # What the bundle of each operation holds beside them.
 OPERATIONS = {
-    "capture": ("links", "ignore", "capture"),
-    "survey": ("links", "ignore", "capture", "survey"),
+    "capture": ("links", "ignore", "parts", "base", "capture"),
+    "survey": ("links", "ignore", "parts", "base", "capture", "survey"),
     "apply": (
         "target",
         "removal",

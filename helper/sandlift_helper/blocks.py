@@ -19,6 +19,8 @@ MYPY = False
 if MYPY:
     from collections.abc import Callable
 
+    from sandlift_helper.base import Known
+
 TRIES = 3
 # Slots of 16 bytes; sparse files can make the number of possible blocks exceed any memory.
 SEEN_SLOTS_MAX = 1 << 24
@@ -93,8 +95,9 @@ def _stamp(status: os.stat_result) -> "tuple[int, int, int, int]":
 class Cutter:
     """Reads *files* below *root_fd* and passes packed runs to *send*; without *seen*, it hashes and sends nothing.
 
-    ``send(frame)`` takes a whole content frame and blocks until it is written.  ``frames``, ``blocks`` and
-    ``bytes`` count what was sent and read since the start.
+    ``send(frame)`` takes a whole content frame and blocks until it is written.  Blocks that the host may hold are
+    *known*, and claimed instead of sent.  Files whose change time is at most *settled_before_ns* are settled.
+    ``frames``, ``blocks``, ``bytes`` and ``claimed`` count what was sent, read and claimed since the start.
     """
 
     def __init__(
@@ -105,8 +108,13 @@ class Cutter:
         packer: Packer,
         file_bytes_max: int,
         send: "Callable[[memoryview], None]",
+        known: "Known | None" = None,
+        settled_before_ns: int = 0,
     ) -> None:
-        self.frames = self.blocks = self.bytes = 0
+        self.frames = self.blocks = self.bytes = self.claimed = 0
+        self._known = known
+        self._settled_before_ns = settled_before_ns
+        self._claims = bytearray()
         self._files = files
         self._seen = seen
         self._packer = packer
@@ -131,6 +139,7 @@ class Cutter:
             names = self._files.members.get(self._files.groups[row]) or [row]
             self._cut_file(names, segment)
         self.flush()
+        segment.claims, self._claims = self._claims, segment.claims
         return segment
 
     def cut_span(self, row: int, first: int, count: int) -> "tuple[bool, table.Segment]":
@@ -166,6 +175,7 @@ class Cutter:
         # One byte over the blocks found makes the row one with holes, so that it takes their positions.
         size = (len(content.digests) + 1) * wire.BLOCK_MAX
         span.add_file(b"", 0, 0, 0, 0, size, 0, content.digests, content.positions)
+        span.claims, self._claims = self._claims, span.claims
         return sound, span
 
     def flush(self) -> None:
@@ -201,7 +211,7 @@ class Cutter:
             if trouble == table.UNSTABLE:
                 segment.exclude(path, table.FILE, table.UNSTABLE, b"changed while it was read")
             same, names = self._split_names(names, status) if len(names) > 1 else (names, [])
-            self._add_names(same, status, content, segment)
+            self._add_names(same, status, content, not trouble, segment)
             named += content.digests
         if self._for_file:
             segment.orphans += b"".join(sorted(self._for_file.difference(named)))
@@ -221,8 +231,11 @@ class Cutter:
             (same if known else others).append(row)
         return same, others
 
-    def _add_names(self, names: "list[int]", status: os.stat_result, content: _Content, segment: table.Segment) -> None:
+    def _add_names(
+        self, names: "list[int]", status: os.stat_result, content: _Content, calm: bool, segment: table.Segment
+    ) -> None:
         files = self._files
+        settled = calm and status.st_ctime_ns <= self._settled_before_ns and not files.elsewhere[names[0]]
         for row in names:
             first = row == names[0]
             segment.add_file(
@@ -237,6 +250,7 @@ class Cutter:
                 content.digests if first else (),
                 content.sparse_positions() if first else (),
             )
+            segment.stamp(status.st_ctime_ns, status.st_ino, settled)
 
     def _read_row(self, row: int) -> "tuple[os.stat_result, _Content, int]":
         """Returns (status, content, trouble) of one file; trouble is 0, CHANGED (it only grew) or UNSTABLE.
@@ -322,6 +336,11 @@ class Cutter:
         digest = sha256(block).digest()
         content.add(index, digest)
         if self._seen is not None and self._seen.add(digest):
+            claim = self._known.claim(digest, block) if self._known is not None else None
+            if claim is not None:
+                self.claimed += 1
+                self._claims += claim
+                return got
             end = start + members.padded(got)
             self._run[self._fill : start] = members.header(digest, got)
             self._run[start + got : end] = bytes(end - start - got)

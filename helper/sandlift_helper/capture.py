@@ -1,17 +1,26 @@
 """A capture, seen from the sandbox: scan, judge the links, send what is there, then the blocks, then the end.
 
-The manifest travels in segments: directories, links and what the scan left out first, then the files as their
-blocks are sent, small ones before large ones.  So whatever arrives before a break is whole files.
+Frames: the host's request and the base frames that it announces; where a base is offered, a want frame with the
+parts of it that differ and the base frames that answer it; have, with what is still as in the base; manifest
+segments and content; where blocks were not sent because the host may hold them, have with their number and the
+host's want frame with the files that must be read again after all; end.
+
+The manifest travels in segments: directories, links and what the scan left out first, with the names of all files
+that are read, then the files as their blocks are sent, small ones before large ones.  So whatever arrives before a
+break is whole files, and the rest is known by name.
 """
 
 import os
+import sys
 
-from sandlift_helper import links, table, wire
+from sandlift_helper import links, messages, table, wire
+from sandlift_helper.base import Base, Clock, instance, settled_before
 from sandlift_helper.channel import Channel, Failure
-from sandlift_helper.codec import Packer, available
+from sandlift_helper.codec import Packer, available, unpack_payload
 from sandlift_helper.ladder import Ladder, place
 from sandlift_helper.marker import read_marker
-from sandlift_helper.mounts import read_mounts
+from sandlift_helper.mounts import Mounts, read_mounts
+from sandlift_helper.parts import slices
 from sandlift_helper.reading import Reading
 from sandlift_helper.scan import Scan, identities, read_limits
 from sandlift_helper.segments import Segments
@@ -20,13 +29,17 @@ MYPY = False
 if MYPY:
     from typing import TypeVar
 
+    from sandlift_helper.base import Known
     from sandlift_helper.ignore import Rules
+    from sandlift_helper.scan import Files
     from sandlift_helper.segments import KeptLink
 
     Value = TypeVar("Value")
 
 IGNORE_FILE = b".sandliftignore"
 IGNORE_FILE_MAX = 1 << 20
+# Rows that are looked at together: few enough to stay far below the largest segment.
+SLICE_ROWS = 4096
 
 
 class Request:
@@ -43,6 +56,9 @@ class Request:
         self.ignore_file = self._get("ignore_file", bool)
         self.exclude_caches = self._get("exclude_caches", bool)
         self.limits = read_limits(self._get("limits", dict))
+        self.base = self._get("base", dict)
+        self.settle_ms = self._get("settle_ms", int)
+        self.trust_ctime = self._get("trust_ctime", bool)
 
     def _get(self, key: str, kind: "type[Value]") -> "Value":
         value = self._message.get(key)
@@ -118,15 +134,19 @@ def _read_text(fd: int) -> bytes:
     raise Failure("options", "%s is over 1 MiB" % os.fsdecode(IGNORE_FILE))
 
 
-def scan_workspace(channel: Channel, request: Request) -> "tuple[int, Scan, list[KeptLink]]":
-    """Opens the root and walks it; returns the root's descriptor, the finished scan, and the links that are kept."""
+def scan_workspace(channel: Channel, request: Request) -> "tuple[int, Scan, list[KeptLink], Mounts]":
+    """Opens the root and walks it.
+
+    Returns the root's descriptor, the finished scan, the links that are kept, and the mounts below the root.
+    """
     root_fd = open_root(request.root)
     resolved = os.path.realpath(request.root)
+    mounts = read_mounts(resolved)
     scan = Scan(
         root_fd,
         request.limits,
         read_rules(request, root_fd),
-        read_mounts(resolved),
+        mounts,
         identities(request.own),
         request.exclude_caches,
         lambda entries, size: channel.progress("scan", entries=entries, bytes=size),
@@ -138,7 +158,7 @@ def scan_workspace(channel: Channel, request: Request) -> "tuple[int, Scan, list
         scan.left.flag(b"", table.UNFINISHED)
         _leave_leftovers(scan, root_fd)
     names = [os.path.join(os.getcwdb(), name) for name in [request.root] + request.aliases]
-    return root_fd, scan, judge_links(scan, [links.components(name) for name in names + [resolved]])
+    return root_fd, scan, judge_links(scan, [links.components(name) for name in names + [resolved]]), mounts
 
 
 def _leave_leftovers(scan: Scan, root_fd: int) -> None:
@@ -178,21 +198,54 @@ def judge_links(scan: Scan, spellings: "list[list[bytes]]") -> "list[KeptLink]":
     return [link for link, verdict in zip(inside, verdicts) if verdict]
 
 
+def all_but_files(channel: Channel, scan: Scan, kept: "list[KeptLink]") -> table.Segment:
+    """Returns what a scan found but its files, sorted."""
+    found = Segments(channel, Packer(wire.CODEC_NONE), sys.maxsize)
+    found.add_scan(scan, kept)
+    found.rows.sort()
+    return found.rows
+
+
 def capture(channel: Channel, message: "dict[str, object]") -> None:
     """Does one capture and ends the stream."""
     request = Request(message)
-    root_fd, scan, kept = scan_workspace(channel, request)
+    clock = Clock()
+    root_fd, scan, kept, mounts = scan_workspace(channel, request)
+    base = Base(channel, request.base)
+    here = instance(scan.root_status, mounts)
     codec = choose_codec(request.codecs)
     segments = Segments(channel, Packer(codec))
-    segments.add_scan(scan, kept)
+    parts, rows = base.match(scan, all_but_files(channel, scan, kept), here)
+    channel.send(wire.HAVE, messages.encode({"instance": here, "same": bytes(base.same), "kept": bytes(base.kept)}))
+    for part in parts:
+        for piece in slices(part, SLICE_ROWS):
+            segments.rows.extend(piece)
+            segments.send_if_full()
+    files = scan.files if len(rows) == len(scan.files.paths) else scan.files.select(rows)
+    for first in range(0, len(files.paths), SLICE_ROWS):
+        segments.rows.awaited += b"".join(path + b"\0" for path in files.paths[first : first + SLICE_ROWS])
+        segments.send_if_full()
     segments.send()
-    reading = Reading(channel, root_fd, scan.files, scan.bytes, codec, request.limits.file_bytes)
+    reading = Reading(channel, root_fd, codec, request.limits.file_bytes)
+    reading.settled_before_ns = settled_before(clock, request.settle_ms, mounts, request.trust_ctime)
+    read(channel, reading, segments, files, base.known())
+    if reading.done.claimed:
+        channel.send(wire.HAVE, messages.encode({"claimed": reading.done.claimed}))
+        again = bytes(unpack_payload(channel.receive(wire.WANT), wire.SEGMENT_MAX)).split(b"\0")[:-1]
+        if again:
+            read(channel, reading, segments, scan.files.subset(frozenset(again)), None)
     done = reading.done
-    totals = {"total_files": len(scan.files.paths), "total_bytes": scan.bytes}
-    for rows in reading.rows():
+    channel.end(frames=done.frames, blocks=done.blocks, steady=int(clock.is_steady()))
+
+
+def read(channel: Channel, reading: Reading, segments: Segments, files: "Files", known: "Known | None") -> None:
+    """Reads *files* and sends their rows, each after the blocks that are not *known*."""
+    done = reading.done
+    size = sum(files.sizes)
+    totals = {"total_files": len(files.paths), "total_bytes": size}
+    for rows in reading.rows(files, size, known):
         if rows is not None:
             segments.rows.extend(rows)
         segments.send_if_due()
         channel.progress("read", files=done.files, bytes=done.bytes, **totals)
     segments.send()
-    channel.end(frames=done.frames, blocks=done.blocks)

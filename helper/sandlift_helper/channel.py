@@ -73,6 +73,7 @@ class Channel:
         self.out_fd = out_fd
         self.children: "set[int]" = set()
         self.credit = 0
+        self.nonce = b""
         self.token: "Token | None" = None
         self.clean_up: "Callable[[], None] | None" = None
         self._reader = wire.Reader()
@@ -85,6 +86,8 @@ class Channel:
         self._progress_due = 0.0
         self._phase = ""
         self._credit_fd = -1
+        # Frames that came beside credit, for `receive`.
+        self._inbox: "list[tuple[int, bytearray]]" = []
 
     def read_frame(self) -> "tuple[int, bytes]":
         """Returns the next frame, reading not one byte beyond it."""
@@ -156,11 +159,23 @@ class Channel:
                 raise Failure("helper-crashed", "a worker of the helper died with status %d" % ended.si_status)
 
     def _take(self, kind: int, payload: bytearray) -> None:
+        if kind in (wire.BASE, wire.WANT):
+            self._inbox.append((kind, payload))
+            return
         if kind != wire.CREDIT:
             raise Failure("protocol", "the host sent a %s frame out of turn" % wire.KIND_NAMES[kind])
         frames = messages.decode(payload).get("frames")
         if isinstance(frames, int) and frames > 0:
             self.on_credit(frames)
+
+    def receive(self, kind: int) -> bytearray:
+        """Waits for the next frame that is no credit, and returns its payload.  Raises Failure if it is no *kind*."""
+        while not self._inbox:
+            self.poll(WATCH_INTERVAL_S)
+        found, payload = self._inbox.pop(0)
+        if found != kind:
+            raise Failure("protocol", "the host sent a %s frame out of turn" % wire.KIND_NAMES[found])
+        return payload
 
     def on_credit(self, frames: int) -> None:
         if self._credit_fd < 0:
@@ -181,6 +196,7 @@ class Channel:
         self.credit -= 1
 
     def greet(self, nonce: bytes) -> None:
+        self.nonce = nonce
         write_all(self.out_fd, wire.MAGIC + nonce)
 
     def send(self, kind: int, payload: bytes) -> None:

@@ -78,10 +78,10 @@ class Listing:
         """
         files = self._files.subset(frozenset(self._read_wanted()))
         size = sum(files.sizes)
-        reading = Reading(self._channel, self._root_fd, files, size, self._codec, self._file_bytes_max, hash_only=True)
+        reading = Reading(self._channel, self._root_fd, self._codec, self._file_bytes_max, hash_only=True)
         segments = Segments(self._channel, Packer(self._codec))
         known = table.Segment()
-        for rows in reading.rows():
+        for rows in reading.rows(files, size):
             if rows is not None:
                 known.extend(rows)
                 segments.rows.extend(rows)

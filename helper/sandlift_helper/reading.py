@@ -20,15 +20,17 @@ if MYPY:
     from array import array
     from collections.abc import Callable, Iterator
 
+    from sandlift_helper.base import Known
+
 # Below this many bytes of content a second process costs more than it saves.
 FORK_BYTES_MIN = 2 << 20
 
 # Files from two spans on are cut into spans of this many blocks.
 SPAN_BLOCKS = 8
 
-# A unit's result: frames, blocks and bytes read since the last one, the row of the file of a span, the span's
-# first block, and whether the file was as the scan saw it; then encoded rows, a span's in one row.
-_RESULT = struct.Struct("<IIQiI?")
+# A unit's result: frames, blocks, bytes read and blocks claimed since the last one, the row of the file of a span,
+# the span's first block, and whether the file was as the scan saw it; then encoded rows, a span's in one row.
+_RESULT = struct.Struct("<IIQIiI?")
 _NO_ROW = -1
 
 
@@ -76,47 +78,53 @@ def units(files: Files, spans: bool) -> "list[Unit]":
 
 
 class Progress:
-    """What has been read and sent so far."""
+    """What has been read, sent and claimed so far."""
 
     def __init__(self) -> None:
-        self.files = self.frames = self.blocks = self.bytes = 0
+        self.files = self.frames = self.blocks = self.bytes = self.claimed = 0
 
 
 class Reading:
-    """Reads *files* of *size* bytes below *root_fd*; ``done`` counts.
+    """Reads files below *root_fd*; ``done`` counts.
 
-    Their blocks are sent, or with ``hash_only`` only hashed.  `rows` yields parts of the manifest, each once its
-    blocks are sent, and nothing (None) now and then while it waits.
+    Their blocks are sent, or with ``hash_only`` only hashed.
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        root_fd: int,
-        files: Files,
-        size: int,
-        codec: int,
-        file_bytes_max: int,
-        hash_only: bool = False,
+        self, channel: Channel, root_fd: int, codec: int, file_bytes_max: int, hash_only: bool = False
     ) -> None:
         self.done = Progress()
+        self.settled_before_ns = 0
         self._channel = channel
         self._root_fd = root_fd
-        self._files = files
-        self._size = size
         self._codec = codec
         self._file_bytes_max = file_bytes_max
-        self._seen = None if hash_only else Seen(size // wire.BLOCK_MAX + len(files.paths))
+        self._hash_only = hash_only
 
-    def rows(self) -> "Iterator[table.Segment | None]":
-        count = min(WORKERS_MAX, usable_cores()) if self._size >= FORK_BYTES_MIN else 1
+    def rows(self, files: Files, size: int, known: "Known | None" = None) -> "Iterator[table.Segment | None]":
+        """Reads *files* of *size* bytes; blocks that are *known* are claimed instead of sent.
+
+        Yields parts of the manifest, each once its blocks are sent, and nothing (None) now and then while it waits.
+        """
+        self._files = files
+        self._known = known
+        self._seen = None if self._hash_only else Seen(size // wire.BLOCK_MAX + len(files.paths))
+        count = min(WORKERS_MAX, usable_cores()) if size >= FORK_BYTES_MIN else 1
         if count < 2 or not hasattr(os, "fork"):
             return self._read_alone()
         return self._read_shared(count)
 
     def _cutter(self, send: "Callable[[memoryview], None]") -> Cutter:
-        packer = Packer(self._codec)
-        return Cutter(self._root_fd, self._files, self._seen, packer, self._file_bytes_max, send)
+        return Cutter(
+            self._root_fd,
+            self._files,
+            self._seen,
+            Packer(self._codec),
+            self._file_bytes_max,
+            send,
+            self._known,
+            self.settled_before_ns,
+        )
 
     def _read_alone(self) -> "Iterator[table.Segment | None]":
         def send(frame: memoryview) -> None:
@@ -156,7 +164,7 @@ class Reading:
         workers = Workers(self._channel, count, job)
         self._channel.pass_credit_to(credit_in)
         feed = _Feed(units_in, len(work))
-        spans = _Spans(self._files)
+        spans = _Spans(self._files, self.settled_before_ns)
         feed.write()
         for result in workers.results():
             if not result:
@@ -177,10 +185,11 @@ class Reading:
 
     def _take(self, result: bytes) -> "tuple[int, int, bool, table.Segment]":
         """Counts a unit's result; returns (row of a span's file or -1, its first block, soundness, rows)."""
-        frames, blocks, size, row, first, sound = _RESULT.unpack_from(result)
+        frames, blocks, size, claimed, row, first, sound = _RESULT.unpack_from(result)
         self.done.frames += frames
         self.done.blocks += blocks
         self.done.bytes += size
+        self.done.claimed += claimed
         return row, first, sound, table.decode(memoryview(result)[_RESULT.size :])
 
 
@@ -220,13 +229,15 @@ class _Feed:
 class _Spans:
     """Puts files together that were read in spans; ``rows`` collects those that are whole."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, settled_before_ns: int) -> None:
         self.rows = table.Segment()
         self._files = files
+        self._settled_before_ns = settled_before_ns
         self._parts: "dict[int, dict[int, tuple[bool, list[bytes], array[int]]]]" = {}
 
     def add(self, row: int, first: int, sound: bool, part: table.Segment) -> bool:
         """Takes one span of the file in *row*; returns whether the file must be read again as a whole."""
+        self.rows.claims += part.claims
         parts = self._parts.setdefault(row, {})
         parts[first] = sound, list(table.split_digests(part.digests)), part.positions
         files = self._files
@@ -252,16 +263,19 @@ class _Spans:
             all_names,
             positions if len(all_names) < blocks else (),
         )
+        settled = files.ctimes_ns[row] <= self._settled_before_ns and not files.elsewhere[row]
+        self.rows.stamp(files.ctimes_ns[row], files.inodes[row], settled)
         return False
 
 
 def _cut_unit(cutter: Cutter, unit: Unit) -> bytes:
-    before = cutter.frames, cutter.blocks, cutter.bytes
+    before = cutter.frames, cutter.blocks, cutter.bytes, cutter.claimed
     row, sound = _NO_ROW, True
     if unit.count:
         row = unit.rows[0]
         sound, rows = cutter.cut_span(row, unit.first, unit.count)
     else:
         rows = cutter.cut(unit.rows)
-    frames, blocks, size = cutter.frames - before[0], cutter.blocks - before[1], cutter.bytes - before[2]
-    return _RESULT.pack(frames, blocks, size, row, unit.first, sound) + table.encode(rows)
+    after = cutter.frames, cutter.blocks, cutter.bytes, cutter.claimed
+    counts = [new - old for new, old in zip(after, before)]
+    return _RESULT.pack(*counts, row, unit.first, sound) + table.encode(rows)

@@ -77,13 +77,26 @@ def identities(paths: "list[bytes]") -> "frozenset[tuple[int, int]]":
     return frozenset(found)
 
 
-_COLUMNS = ("paths", "modes", "mtimes_ns", "ctimes_ns", "inodes", "uids", "gids", "sizes", "groups", "sparse")
+_COLUMNS = (
+    "paths",
+    "modes",
+    "mtimes_ns",
+    "ctimes_ns",
+    "inodes",
+    "uids",
+    "gids",
+    "sizes",
+    "groups",
+    "sparse",
+    "elsewhere",
+)
 
 
 class Files:
     """The regular files that were found, as columns; ``groups`` numbers hard-link groups from 1, 0 is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: int = 0) -> None:
+        self.device = device
         self.paths: "list[bytes]" = []
         self.modes = array("H")
         self.mtimes_ns = array("q")
@@ -94,6 +107,7 @@ class Files:
         self.sizes = array("Q")
         self.groups = array("I")
         self.sparse = bytearray()
+        self.elsewhere = bytearray()
         self.members: "dict[int, list[int]]" = {}
         # Group to the number of names that the file system counts, inside and outside.
         self.name_counts: "dict[int, int]" = {}
@@ -115,6 +129,7 @@ class Files:
         self.sizes.append(status.st_size)
         self.groups.append(group)
         self.sparse.append(status.st_blocks * 512 < status.st_size)
+        self.elsewhere.append(status.st_dev != self.device)
 
     def order_names(self) -> None:
         """Puts the names of each group in path order: the first one carries the content."""
@@ -123,8 +138,11 @@ class Files:
 
     def subset(self, paths: "frozenset[bytes]") -> "Files":
         """Returns the files with these paths."""
-        part = Files()
-        rows = [row for row, path in enumerate(self.paths) if path in paths]
+        return self.select([row for row, path in enumerate(self.paths) if path in paths])
+
+    def select(self, rows: "list[int]") -> "Files":
+        """Returns the files in these *rows*."""
+        part = Files(self.device)
         for name in _COLUMNS:
             column = getattr(self, name)
             getattr(part, name).extend([column[row] for row in rows])
@@ -162,11 +180,11 @@ class Scan:
     ) -> None:
         self.directories: "list[tuple[bytes, os.stat_result | None]]" = []
         self.links: "list[tuple[bytes, os.stat_result, bytes]]" = []
-        self.files = Files()
         self.left = table.Segment()
         self.leftovers: "list[bytes]" = []
         self.bytes = 0
         self.root_status = os.fstat(root_fd)
+        self.files = Files(self.root_status.st_dev)
         self._root_fd = root_fd
         self._limits = limits
         self._rules = rules
@@ -202,6 +220,8 @@ class Scan:
             self._pending[first:] = self._pending[first:][::-1]
             self._tick(self._count, self.bytes)
         self._ladder.close()
+        paths = self.files.paths
+        self.files = self.files.select(sorted(range(len(paths)), key=lambda row: table.sort_key(paths[row])))
         self.files.order_names()
 
     def _room(self, path: bytes, count: int) -> int:

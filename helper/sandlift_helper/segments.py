@@ -17,13 +17,14 @@ if MYPY:
 
 # A segment is sent once it has about this many bytes, or has waited this long.
 SEGMENT_TARGET = 4 << 20
-SEGMENT_INTERVAL_S = 1.0
+SEGMENT_INTERVAL_S = 0.25
 
 
 class Segments:
-    """Collects rows and sends them as manifest frames of bounded size."""
+    """Collects rows and sends them as manifest frames of about *target* bytes."""
 
-    def __init__(self, channel: Channel, packer: Packer) -> None:
+    def __init__(self, channel: Channel, packer: Packer, target: int = SEGMENT_TARGET) -> None:
+        self._target = target
         self._channel = channel
         self._packer = packer
         self._sent_at = time.monotonic()
@@ -54,7 +55,7 @@ class Segments:
             self.send_if_full()
 
     def send_if_full(self) -> None:
-        if self.rows.size_estimate() >= SEGMENT_TARGET:
+        if self.rows.size_estimate() >= self._target:
             self.send()
 
     def send_if_due(self) -> None:
@@ -66,7 +67,7 @@ class Segments:
     def send(self) -> None:
         rows, self.rows = self.rows, table.Segment()
         self._sent_at = time.monotonic()
-        if not (rows.root or rows.paths or rows.excluded_paths or rows.flag_paths or rows.orphans):
+        if rows.root is None and not rows.size_estimate():
             return
         rows.sort()
         encoded = bytearray(table.encode(rows))

@@ -10,7 +10,6 @@ from sandlift_helper.capture import Request, scan_workspace
 from sandlift_helper.channel import Channel
 from sandlift_helper.codec import available
 from sandlift_helper.ladder import Ladder
-from sandlift_helper.mounts import read_mounts
 from sandlift_helper.scan import loss_reason
 
 LARGEST_COUNT = 10
@@ -19,7 +18,7 @@ LARGEST_COUNT = 10
 def survey(channel: Channel, message: "dict[str, object]") -> None:
     """Scans the workspace, tries to open each file, and ends the stream with the figures."""
     request = Request(message)
-    root_fd, scan, kept = scan_workspace(channel, request)
+    root_fd, scan, kept, mounts = scan_workspace(channel, request)
     files = scan.files
     ladder = Ladder(root_fd)
     for path in files.paths:
@@ -40,7 +39,7 @@ def survey(channel: Channel, message: "dict[str, object]") -> None:
         "python": sys.executable or "",
         "codecs": available(),
         "root": resolved,
-        "filesystem": read_mounts(resolved).root_type,
+        "filesystem": mounts.root_type,
         "entries": len(scan.directories) + len(kept) + len(files.paths),
         "bytes": scan.bytes,
         "largest": [[files.paths[row], files.sizes[row]] for row in largest],

@@ -2,12 +2,14 @@
 
 The same encoding travels and rests.  A *segment* holds any part of a manifest; the *canonical encoding* is
 the one segment that holds all of it, sorted, with hard-link groups numbered from 1 in order of first
-appearance, and without original link texts or orphans.  A snapshot's identity is the SHA-256 of that.
+appearance, and without original link texts, orphans or passing columns.  A snapshot's identity is the SHA-256 of
+that.
 
 Encoding (integers little-endian)::
 
-    version (1 byte)  entry count (4)  excluded count (4)  flag count (4)
+    version (1 or 2, 1 byte)  entry count (4)  excluded count (4)  flag count (4)
     then each column of `COLUMNS`: length in bytes (4), bytes
+    then, where the version is 2, each column of `PASSING` in the same way
 
 Names and texts are each followed by a NUL, which no name or link text can hold.  Rows are sorted by path,
 compared component by component; `sort_key` gives the order.
@@ -15,6 +17,10 @@ compared component by component; `sort_key` gives the order.
 A file's content is ``counts`` data blocks.  A file of n bytes has n / 1 MiB blocks, rounded up; one that
 is all zeros is a hole and has no digest.  Where a file has holes, ``positions`` holds the index of each of
 its data blocks.  The first row of a hard-link group carries the blocks, the others have none.
+
+*Passing* columns are told by a capture beside the manifest, and are no part of it: for each file its *stamp*
+(change time, inode number, and whether it was settled, see `base`), and for a row's digests that were not sent
+because a snapshot that is like this one holds them, the proof that they are held here.
 """
 
 import sys
@@ -27,6 +33,8 @@ if MYPY:
     from collections.abc import Iterator
 
 VERSION = 1
+# Of a segment with passing columns.
+VERSION_PASSING = 2
 
 # What Linux takes as a link's text, in bytes.
 TEXT_MAX = 4095
@@ -117,6 +125,15 @@ COLUMNS = (
     ("flags", ""),
     ("orphans", ""),
 )
+PASSING = (
+    ("ctimes_ns", "q"),
+    ("inodes", "Q"),
+    ("settled", ""),
+    ("awaited", ""),
+    ("claims", ""),
+)
+# A claim: the first bytes of a block's digest, and its proof.
+CLAIM_SIZE = 8 + 32
 
 
 def sort_key(path: bytes) -> bytes:
@@ -157,7 +174,8 @@ class Segment:
 
     ``texts`` and ``originals`` have one item for each link, in row order; an original is empty where the
     text stands as it was found.  ``digests`` and ``orphans`` are joined 32-byte digests; orphans are blocks
-    that were sent but belong to no entry, because their file changed while it was read.
+    that were sent but belong to no entry, because their file changed while it was read.  ``awaited`` are paths of
+    files whose rows are still to come, each followed by a NUL.
     """
 
     def __init__(self) -> None:
@@ -182,6 +200,11 @@ class Segment:
         self.flag_paths: "list[bytes]" = []
         self.flags = bytearray()
         self.orphans = bytearray()
+        self.ctimes_ns = array("q")
+        self.inodes = array("Q")
+        self.settled = bytearray()
+        self.awaited = bytearray()
+        self.claims = bytearray()
         self.names_size = 0
 
     def __len__(self) -> int:
@@ -237,6 +260,12 @@ class Segment:
         for digest in digests:
             self.digests += digest
 
+    def stamp(self, ctime_ns: int, inode: int, settled: bool) -> None:
+        """Adds the stamp of the file that was added last."""
+        self.ctimes_ns.append(ctime_ns)
+        self.inodes.append(inode)
+        self.settled.append(settled)
+
     def exclude(self, path: bytes, kind: int, reason: int, detail: bytes = b"") -> None:
         self.excluded_paths.append(path)
         self.excluded_kinds.append(kind)
@@ -251,13 +280,14 @@ class Segment:
 
     def size_estimate(self) -> int:
         """Returns about how many bytes the encoding has."""
-        return self.names_size + 43 * len(self.paths) + len(self.digests) + 4 * len(self.positions) + len(self.orphans)
+        size = self.names_size + 43 * len(self.paths) + len(self.digests) + 4 * len(self.positions) + len(self.orphans)
+        return size + 17 * len(self.inodes) + len(self.awaited) + len(self.claims)
 
     def extend(self, other: "Segment") -> None:
         """Appends all rows of *other*."""
         if other.root is not None:
             self.root = other.root
-        for name, _ in COLUMNS[1:]:
+        for name, _ in COLUMNS[1:] + PASSING:
             getattr(self, name).extend(getattr(other, name))
         self.names_size += other.names_size
 
@@ -287,34 +317,43 @@ class Segment:
         """Brings entries, excluded rows and flags into path order."""
         order = _order(self.paths)
         if order is not None:
-            contents = list(self.contents())
-            links = _link_indices(self.kinds)
-            self.texts, self.originals = (
-                [column[links[row]] for row in order if self.kinds[row] == LINK]
-                for column in (self.texts, self.originals)
-            )
-            digests, positions = bytearray(), array("I")
-            for row in order:
-                digest, position, count = contents[row]
-                digests += self.digests[32 * digest : 32 * (digest + count)]
-                if position >= 0:
-                    positions += self.positions[position : position + count]
-            self.digests, self.positions = digests, positions
-            self.paths = [self.paths[row] for row in order]
-            self.kinds = bytearray([self.kinds[row] for row in order])
-            for name in ("modes", "mtimes_ns", "uids", "gids", "sizes", "groups", "counts"):
-                column = getattr(self, name)
-                setattr(self, name, array(column.typecode, [column[row] for row in order]))
+            self._keep_entries(order)
         order = _order(self.excluded_paths)
         if order is not None:
-            self.excluded_paths = [self.excluded_paths[row] for row in order]
-            self.excluded_kinds = bytearray([self.excluded_kinds[row] for row in order])
-            self.excluded_reasons = bytearray([self.excluded_reasons[row] for row in order])
-            self.details = [self.details[row] for row in order]
+            self._keep(order, "excluded_paths", "excluded_kinds", "excluded_reasons", "details")
         order = _order(self.flag_paths)
         if order is not None:
-            self.flag_paths = [self.flag_paths[row] for row in order]
-            self.flags = bytearray([self.flags[row] for row in order])
+            self._keep(order, "flag_paths", "flags")
+
+    def count_names(self) -> None:
+        """Sets ``names_size`` after columns were set as a whole."""
+        columns = self.paths, self.texts, self.originals, self.excluded_paths, self.details, self.flag_paths
+        self.names_size = sum(sum(map(len, column)) + len(column) for column in columns)
+
+    def _keep(self, rows: "list[int]", *names: str) -> None:
+        """Replaces each column of these *names* by its items in *rows*."""
+        for name in names:
+            column = getattr(self, name)
+            items = [column[row] for row in rows]
+            if isinstance(column, array):
+                setattr(self, name, array(column.typecode, items))
+            else:
+                setattr(self, name, type(column)(items))
+
+    def _keep_entries(self, rows: "list[int]") -> None:
+        contents = list(self.contents())
+        digests, positions = bytearray(), array("I")
+        for row in rows:
+            digest, position, count = contents[row]
+            digests += self.digests[32 * digest : 32 * (digest + count)]
+            if position >= 0:
+                positions += self.positions[position : position + count]
+        self.digests, self.positions = digests, positions
+        links, files = (_indices(self.kinds, kind) for kind in (LINK, FILE))
+        self._keep([links[row] for row in rows if row in links], "texts", "originals")
+        if self.inodes:
+            self._keep([files[row] for row in rows if row in files], "ctimes_ns", "inodes", "settled")
+        self._keep(rows, "paths", "kinds", "modes", "mtimes_ns", "uids", "gids", "sizes", "groups", "counts")
 
 
 def _order(paths: "list[bytes]") -> "list[int] | None":
@@ -325,15 +364,17 @@ def _order(paths: "list[bytes]") -> "list[int] | None":
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
-def _link_indices(kinds: bytearray) -> "dict[int, int]":
-    return {row: index for index, row in enumerate(row for row, kind in enumerate(kinds) if kind == LINK)}
+def _indices(kinds: bytearray, kind: int) -> "dict[int, int]":
+    """Returns, for each row of a kind, how many rows of that kind are before it."""
+    return {row: index for index, row in enumerate(row for row, other in enumerate(kinds) if other == kind)}
 
 
 def encode(segment: Segment) -> bytes:
     """Returns the encoding of *segment*."""
-    out = [bytes([VERSION])]
+    passes = any(len(getattr(segment, name)) for name, _ in PASSING)
+    out = [bytes([VERSION_PASSING if passes else VERSION])]
     out.extend(_u32(len(rows)) for rows in (segment.paths, segment.excluded_paths, segment.flag_paths))
-    for name, code in COLUMNS:
+    for name, code in COLUMNS + PASSING if passes else COLUMNS:
         column = getattr(segment, name)
         if name == "root":
             raw = b"" if column is None else _encode_root(column)
@@ -385,13 +426,13 @@ def decode(data: "bytes | bytearray | memoryview") -> Segment:
     judged elsewhere.
     """
     view = memoryview(data)
-    if len(view) < 13 or view[0] != VERSION:
-        raise ValueError("not a table of version %d" % VERSION)
+    if len(view) < 13 or view[0] not in (VERSION, VERSION_PASSING):
+        raise ValueError("not a table of a version that is known")
     rows, excluded, flags = (int.from_bytes(view[at : at + 4], "little") for at in (1, 5, 9))
     segment = Segment()
-    named = {"paths": rows, "excluded_paths": excluded, "details": excluded, "flag_paths": flags}
+    named = {"excluded_paths": excluded, "details": excluded, "flag_paths": flags}
     position = 13
-    for name, code in COLUMNS:
+    for name, code in COLUMNS + PASSING if view[0] == VERSION_PASSING else COLUMNS:
         if position + 4 > len(view):
             raise ValueError("the table is cut off")
         size = int.from_bytes(view[position : position + 4], "little")
@@ -404,10 +445,7 @@ def decode(data: "bytes | bytearray | memoryview") -> Segment:
     if position != len(view):
         raise ValueError("bytes after the table")
     _check_lengths(segment, rows, excluded, flags)
-    segment.names_size = sum(
-        sum(map(len, column)) + len(column)
-        for column in (segment.paths, segment.texts, segment.originals, segment.excluded_paths, segment.details)
-    )
+    segment.count_names()
     return segment
 
 
@@ -466,8 +504,11 @@ def _check_lengths(segment: Segment, rows: int, excluded: int, flags: int) -> No
     sparse = sum(count for size, count in zip(segment.sizes, segment.counts) if count < block_count(size))
     if len(segment.positions) != sparse:
         raise ValueError("the column positions has %d items, not %d" % (len(segment.positions), sparse))
-    if len(segment.orphans) % 32:
-        raise ValueError("the column orphans is no list of digests")
+    if len(segment.orphans) % 32 or len(segment.claims) % CLAIM_SIZE:
+        raise ValueError("the column orphans or claims has %d bytes" % len(segment.orphans or segment.claims))
+    stamps = segment.kinds.count(FILE) if segment.inodes else 0
+    if not len(segment.inodes) == len(segment.ctimes_ns) == len(segment.settled) == stamps:
+        raise ValueError("the columns of stamps have %d items, not %d" % (len(segment.inodes), stamps))
 
 
 assert SEGMENT_MAX < 1 << 32  # column lengths travel in four bytes

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from protocol.replay import MARK, NONCE, contents, fix_nonce, leaves_nothing, run_file
+from protocol.replay import MARK, NONCE, contents, fix_nonce, leaves_a_partial, leaves_nothing, run_file
 
 from sandlift import errors, payload
 from sandlift.store import Store
@@ -86,6 +86,9 @@ def test_the_whole_of_it_is_a_snapshot(output: Path, transcript: bytes, store: S
 
 
 def assert_truncated(output: Path, size: int, store: Store) -> None:
+    # Each as if it were the first: what one leaves, the next one would go on from.
+    for partial in store.partials():
+        store.collect_partial(partial)
     error = errors.Truncated if size >= len(MARK) else errors.HelperStart
     with pytest.raises(error) as caught:
         run_file(output, store, size=size)
@@ -95,7 +98,7 @@ def assert_truncated(output: Path, size: int, store: Store) -> None:
 
 
 def test_cut_at_every_edge_of_a_frame(output: Path, transcript: bytes, store: Store) -> None:
-    with leaves_nothing(store):
+    with leaves_a_partial(store):
         for place in edges(transcript)[:-1]:
             for size in (place - 1, place, place + 1, place + wire.HEADER_SIZE):
                 assert_truncated(output, size, store)
@@ -106,7 +109,8 @@ def test_cut_at_every_edge_of_a_frame(output: Path, transcript: bytes, store: St
 def test_cut_at_random_bytes(output: Path, transcript: bytes, store: Store) -> None:
     chance = random.Random(SEED)
     before = contents(Path(store.location))
-    with leaves_nothing(store):
+    with leaves_a_partial(store):
+        assert_truncated(output, len(transcript) - 1, store)
         # Every second cut is near the beginning or the end, where frames are short.
         for number in range(200):
             size = chance.randrange(len(transcript))
@@ -116,7 +120,10 @@ def test_cut_at_random_bytes(output: Path, transcript: bytes, store: Store) -> N
                 size = len(transcript) - 1 - chance.randrange(1000)
             assert_truncated(output, size, store)
             if number % 20 == 0:
+                for partial in store.partials():
+                    store.collect_partial(partial)
                 assert contents(Path(store.location)) == before
+        assert_truncated(output, len(transcript) - 1, store)
     assert [record.number for record in store.log("demo")] == [1]
 
 

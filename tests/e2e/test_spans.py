@@ -52,7 +52,7 @@ with open(root + ".out", "w+b") as out:
     channel = Channel(watched, out.fileno())
     channel.credit = 1000
     rows = table.Segment()
-    for part in reading.Reading(channel, root_fd, scan.files, scan.bytes, wire.CODEC_NONE, 1 << 40).rows():
+    for part in reading.Reading(channel, root_fd, wire.CODEC_NONE, 1 << 40).rows(scan.files, scan.bytes):
         if part is not None:
             rows.extend(part)
     out.seek(0)

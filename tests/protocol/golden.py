@@ -20,7 +20,7 @@ from sandlift_helper import members, messages, table, wire
 
 GOLDEN = Path(__file__).with_name("golden.txt")
 TIME_NS = 1_500_000_000_123_456_789
-VOLATILE = {"python", "executable", "pid", "digest", "root"}
+VOLATILE = {"python", "executable", "pid", "digest", "root", "instance"}
 
 
 def make_tree(root: Path) -> None:
@@ -116,5 +116,10 @@ def _segment(encoded: memoryview) -> Iterator[str]:
         yield f"    excluded {path!r} {table.KIND_NAMES[entry_kind]} {table.REASON_NAMES[reason]} {detail!r}"
     for path, flag in zip(rows.flag_paths, rows.flags, strict=True):
         yield f"    flag {path!r} {table.FLAG_NAMES[flag]}"
+    for name in ("settled", "awaited", "claims"):
+        if len(getattr(rows, name)):
+            yield f"    {name} {bytes(getattr(rows, name))!r}"
+    if rows.inodes:
+        yield f"    stamps of {len(rows.inodes)} files"
     if rows.orphans:
         yield f"    orphans {bytes(rows.orphans).hex()}"

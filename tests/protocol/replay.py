@@ -119,3 +119,19 @@ def leaves_nothing(store: Store) -> Iterator[None]:
     yield
     assert contents(Path(store.location)) == before
     assert settles(lambda: traces() == traces_before), (traces_before, traces())
+
+
+@contextlib.contextmanager
+def leaves_a_partial(store: Store) -> Iterator[None]:
+    """Asserts that what happens inside adds a partial and packs that it names to the store, and nothing else."""
+    before, traces_before = contents(Path(store.location)), traces()
+    yield
+    after = contents(Path(store.location))
+    assert {name: after.get(name) for name in before if not name.startswith("partials/")} == {
+        name: data for name, data in before.items() if not name.startswith("partials/")
+    }
+    packs = {name.rpartition("/")[2] for name in after.keys() - before.keys() if not name.startswith("partials/")}
+    partials = store.partials()
+    assert partials
+    assert packs <= {pack for partial in partials for pack in partial.packs}
+    assert settles(lambda: traces() == traces_before), (traces_before, traces())

@@ -25,6 +25,7 @@ from sandlift.session import (
     Progress,
     Session,
     State,
+    Want,
 )
 from sandlift_helper import messages, wire
 
@@ -37,7 +38,7 @@ ALLOWED = {
     ("capture", "greeted"): {"hello"},
     ("survey", "greeted"): {"hello"},
     ("apply", "greeted"): {"hello"},
-    ("capture", "open"): {"manifest", "content", "progress", "end", "failure"},
+    ("capture", "open"): {"want", "have", "manifest", "content", "progress", "end", "failure"},
     ("survey", "open"): {"have", "progress", "end", "failure"},
     ("apply", "open"): {"have", "manifest", "progress", "end", "failure"},
 }
@@ -47,6 +48,7 @@ EVENTS = {
     "content": Content,
     "progress": Progress,
     "have": Have,
+    "want": Want,
     "end": End,
     "failure": Failure,
 }

@@ -222,11 +222,11 @@ def test_a_whole_snapshot_has_all_its_packs(store: Store, missing: str) -> None:
     record = save(store, "demo", [[b"one"]])
     identity = bytes.fromhex(record.snapshot)
     pack = key_of(store.load(record).packs[0])
-    assert store.has_whole_snapshot(identity)
+    assert store.packs_of(identity) is not None
     if missing == "snapshot":
         store.objects.delete(f"snapshots/{record.snapshot[:2]}/{record.snapshot}")
     elif missing == "pack":
         store.objects.delete(pack)
     elif missing == "table":
         os.truncate(Path(store.location) / pack, 100)
-    assert store.has_whole_snapshot(identity) is (missing == "nothing")
+    assert (store.packs_of(identity) is not None) is (missing == "nothing")

@@ -37,6 +37,8 @@ COMMANDS = {
     "import": "import_cmd",
     "export": "export_cmd",
     "verify": "verify_cmd",
+    "salvage": "salvage_cmd",
+    "prune": "salvage_cmd",
     "helper": "helper_cmd",
     "completion": "helper_cmd",
 }

@@ -37,6 +37,17 @@ EXIT_INCOMPLETE = 3
 @click.option("--label", "label_texts", metavar="K=V", multiple=True, help="Put a label on the snapshot.")
 @click.option("--note", metavar="TEXT", default="", help="Put a note on the snapshot.")
 @click.option("--strict", is_flag=True, help="Store nothing if anything was lost, changed or vanished.")
+@click.option(
+    "--base",
+    metavar="auto|none|REF",
+    default="auto",
+    help="Read and send only what changed since: the newest snapshot of this target, none, or a ref of it.",
+)
+@click.option(
+    "--like", metavar="REF", multiple=True, help="Do not send what the sandbox proves to have of this snapshot."
+)
+@click.option("--rehash", is_flag=True, help="Read every file, whatever its times say.")
+@click.option("--trust-ctime", is_flag=True, help="Believe change times on tmpfs, NFS and the like too.")
 @rule_options
 @connection_options
 @common_options
@@ -63,6 +74,10 @@ def capture(context: click.Context, /, target: str, name: str | None, **options:
                 aliases=aliases,
                 labels=labels,
                 note=options["note"],
+                base=options["base"],
+                like=options["like"],
+                rehash=options["rehash"],
+                trust_ctime=options["trust_ctime"],
                 strict=options["strict"],
                 limits=limits,
                 deadline_s=timeout_s,

@@ -74,7 +74,7 @@ def restore(
         store = opened(store)
         own = (os.fsencode(os.path.abspath(store.location)),)
     with HelperRun(transport, "apply", limits=spec.limits, deadline=deadline, python=spec.python) as run:
-        run.start(_request(spec, own))
+        run.start(lambda: _request(spec, own))
         # Only now what takes long to import: meanwhile the helper starts.
         from sandlift.manifest import Manifest
         from sandlift.restoring.wanted import wanted

@@ -11,6 +11,8 @@ what outcome.  An *object* is any of these, or the format mark; its *key* is its
     packs/<aa>/<name>               a pack (sandlift.store.packs); name: 32 hex digits, aa: its first two
     snapshots/<aa>/<identity>       a snapshot (sandlift.store.snapshots); identity: 64 hex digits
     refs/<workspace>/@<number>      a ref or its tombstone (sandlift.store.refs); number: ten digits from 1
+    scans/<workspace>/@<target>     what a target's files looked like (sandlift.store.scans); time is lost with it
+    partials/<workspace>/@<target>  what a capture brought that broke off (sandlift.store.partials)
     tmp/<random>                    an unfinished file of a directory store; never an object
 
 A *record* is a msgpack map followed by the SHA-256 of its encoding (sandlift.store.records).  Every object says
@@ -47,21 +49,24 @@ hash to their names, inside an accepted manifest.  Every key is built from check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from sandlift.errors import StoreDamaged, StoreMissing
-from sandlift.store import records, refs, snapshots
+from sandlift.errors import StoreDamaged, StoreMissing, StoreNewer, UnknownRef
+from sandlift.store import packs as pack_format
+from sandlift.store import partials, records, refs, scans, snapshots
 from sandlift.store.blocks import BlockReader
 from sandlift.store.directory import DirectoryObjects
 from sandlift.store.location import default_store_path, store_path
 from sandlift.store.names import check_name, propose_name
 from sandlift.store.objects import UnknownObject
 from sandlift.store.packs import PackInfo, PackReader, PackWriter
+from sandlift.store.partials import PartialCapture
 from sandlift.store.refs import RefRecord, Tombstone
+from sandlift.store.scans import ScanCache, encode_part
 from sandlift.store.snapshots import StoredSnapshot
 from sandlift.store.verify import Damage, VerifyReport
 from sandlift.store.verify import verify as verify_objects
@@ -72,13 +77,16 @@ __all__ = [
     "PackInfo",
     "PackReader",
     "PackWriter",
+    "PartialCapture",
     "RefRecord",
+    "ScanCache",
     "Store",
     "StoredSnapshot",
     "Tombstone",
     "VerifyReport",
     "check_name",
     "default_store_path",
+    "encode_part",
     "propose_name",
 ]
 
@@ -139,15 +147,65 @@ class Store:
         """Whether a snapshot of that identity is there, unread."""
         return snapshots.exists(self.objects, identity)
 
-    def has_whole_snapshot(self, identity: bytes) -> bool:
-        """Whether a sound snapshot of that identity is there, and all packs that it names."""
+    def packs_of(self, identity: bytes) -> tuple[str, ...] | None:
+        """Returns the packs of a sound snapshot that are all there, or None when it is not there, or not whole."""
         try:
             snapshot = snapshots.get(self.objects, identity)
             for name in snapshot.packs:
                 PackReader(self.objects, name)
         except (UnknownObject, StoreDamaged):
+            return None
+        return snapshot.packs
+
+    def has_packs(self, names: Iterable[str]) -> bool:
+        """Whether all these packs are there, unread."""
+        try:
+            for name in names:
+                self.objects.size(pack_format.key_of(name))
+        except UnknownObject:
             return False
         return True
+
+    def read_scan(self, workspace: str, source: str) -> ScanCache | None:
+        """Returns the scan cache of a target, or None; see `scans.read`."""
+        return scans.read(self.objects, workspace, source)
+
+    def write_scan(self, cache: ScanCache) -> None:
+        """Replaces the scan cache of a target; see `scans.write`."""
+        scans.write(self.objects, cache)
+
+    def read_partial(self, workspace: str, source: str) -> PartialCapture | None:
+        """Returns what is left of a target's broken capture, or None, also when its pack is gone."""
+        found = partials.read(self.objects, workspace, source)
+        return found if found is not None and self.has_packs(found.packs) else None
+
+    def write_partial(self, partial: PartialCapture) -> None:
+        """Stores what a broken capture brought; see `partials.write`."""
+        partials.write(self.objects, partial)
+
+    def remove_partial(self, partial: PartialCapture) -> None:
+        """Removes a partial that is of no more use; see `partials.remove`."""
+        partials.remove(self.objects, partial)
+
+    def collect_partial(self, partial: PartialCapture) -> None:
+        """Removes a partial and the packs that nothing else needs; see `partials.collect`."""
+        partials.collect(self.objects, partial)
+
+    def collect_packs(self, names: Iterable[str]) -> None:
+        """Removes those of the packs that nothing names; see `partials.collect_packs`."""
+        partials.collect_packs(self.objects, names)
+
+    def partials(self, workspace: str | None = None) -> list[PartialCapture]:
+        """Returns the partials of one workspace or of all, oldest first."""
+        return partials.log(self.objects, workspace)
+
+    def find_ref(self, workspace: str, number: int) -> RefRecord | None:
+        """Returns a ref, or None for one that is pruned, unknown or damaged."""
+        try:
+            found = refs.read(self.objects, workspace, number)
+        except (UnknownRef, StoreDamaged, StoreNewer, ValueError):
+            return None
+        return found if isinstance(found, RefRecord) else None
 
     def create_ref(self, record: RefRecord) -> RefRecord:
         """Commits a capture and returns its record with the number that it got; see `refs.create`."""

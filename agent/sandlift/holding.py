@@ -1,0 +1,138 @@
+"""Blocks that the store holds already, found by digest: of a snapshot, or of a capture that broke off."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Protocol
+
+from sandlift.manifest import Manifest
+from sandlift.store import PartialCapture, Store, StoredSnapshot
+from sandlift_helper.table import split_digests
+from sandlift_helper.wire import BLOCK_MAX
+
+Place = tuple[str, int]
+"""A pack, and the decoded offset of a block's member in it."""
+
+
+class Holding(Protocol):
+    """Blocks by digest."""
+
+    def size_bytes(self, digest: bytes) -> int | None:
+        """Returns a block's size, or None for one that is not held."""
+
+    def place(self, digest: bytes) -> Place | None:
+        """Returns where a block rests, or None for one that is not held."""
+
+    def prefixes(self) -> array[int]:
+        """Returns the first 8 bytes of each digest, as numbers in the byte order of the machine."""
+
+
+class SnapshotHolding:
+    """The blocks of one snapshot."""
+
+    def __init__(self, store: Store, snapshot: StoredSnapshot) -> None:
+        self._store = store
+        self._snapshot = snapshot
+
+    @property
+    def packs(self) -> tuple[str, ...]:
+        """The packs that hold the blocks."""
+        return self._snapshot.packs
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The snapshot's manifest.  Raises StoreDamaged."""
+        return Manifest.decode(self._snapshot.manifest, self._snapshot.originals)
+
+    @cached_property
+    def _index_of(self) -> dict[bytes, int]:
+        return {digest: index for index, digest in enumerate(self.manifest.blocks)}
+
+    @cached_property
+    def _sizes(self) -> array[int]:
+        rows = self.manifest.rows
+        sizes = array("I", bytes(4 * len(self._index_of)))
+        names = split_digests(rows.digests)
+        for size, (_, position, count) in zip(rows.sizes, rows.contents(), strict=True):
+            for index in range(count):
+                at = rows.positions[position + index] if position >= 0 else index
+                sizes[self._index_of[next(names)]] = min(BLOCK_MAX, size - at * BLOCK_MAX)
+        return sizes
+
+    @cached_property
+    def _by_prefix(self) -> dict[bytes, list[bytes]]:
+        found: dict[bytes, list[bytes]] = {}
+        for digest in self.manifest.blocks:
+            found.setdefault(digest[:8], []).append(digest)
+        return found
+
+    def size_bytes(self, digest: bytes) -> int | None:
+        """See `Holding`."""
+        index = self._index_of.get(digest)
+        return None if index is None else self._sizes[index]
+
+    def place(self, digest: bytes) -> Place | None:
+        """See `Holding`."""
+        index = self._index_of.get(digest)
+        if index is None:
+            return None
+        return self._snapshot.packs[self._snapshot.pack_index[index]], self._snapshot.offsets[index]
+
+    def prefixes(self) -> array[int]:
+        """See `Holding`."""
+        return _prefixes(b"".join(self.manifest.blocks))
+
+    def with_prefix(self, prefix: bytes) -> list[bytes]:
+        """Returns the digests that begin with these 8 bytes."""
+        return self._by_prefix.get(prefix, [])
+
+    def read(self, digests: list[bytes]) -> dict[bytes, bytes]:
+        """Returns these blocks, but for those that are damaged."""
+        from sandlift.errors import StoreDamaged
+
+        blocks = self._store.blocks(self._snapshot)
+        found = {}
+        for digest in sorted(digests, key=lambda digest: self.place(digest) or ("", 0)):
+            try:
+                found[digest] = blocks.read(self._index_of[digest], digest)
+            except StoreDamaged:
+                continue
+        return found
+
+
+class PartialHolding:
+    """The blocks that a capture brought before it broke off."""
+
+    def __init__(self, partial: PartialCapture) -> None:
+        self._partial = partial
+        self._index_of = {digest: index for index, digest in enumerate(split_digests(partial.digests))}
+
+    def __iter__(self) -> Iterator[tuple[bytes, int, Place]]:
+        """Yields digest, size in bytes and place of each block."""
+        for digest, index in self._index_of.items():
+            place = self._partial.packs[self._partial.pack_index[index]], self._partial.offsets[index]
+            yield digest, self._partial.sizes[index], place
+
+    def size_bytes(self, digest: bytes) -> int | None:
+        """See `Holding`."""
+        index = self._index_of.get(digest)
+        return None if index is None else self._partial.sizes[index]
+
+    def place(self, digest: bytes) -> Place | None:
+        """See `Holding`."""
+        index = self._index_of.get(digest)
+        if index is None:
+            return None
+        return self._partial.packs[self._partial.pack_index[index]], self._partial.offsets[index]
+
+    def prefixes(self) -> array[int]:
+        """See `Holding`."""
+        return _prefixes(self._partial.digests)
+
+
+def _prefixes(digests: bytes) -> array[int]:
+    whole = array("Q")
+    whole.frombytes(digests)
+    return whole[::4]

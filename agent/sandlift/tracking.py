@@ -1,0 +1,75 @@
+"""What a target's files looked like, put down for its next capture."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections.abc import Iterable
+
+from sandlift.selection import select
+from sandlift.store import RefRecord, ScanCache, encode_part
+from sandlift_helper import parts, table
+from sandlift_helper.table import Segment
+
+PART_ROWS = 1024
+"""Entries of one part: what differs from the base is told apart that finely."""
+_NEVER = bytes(32)
+_PLAIN = ("paths", "modes", "mtimes_ns", "uids", "gids", "sizes", "ctimes_ns", "inodes", "settled")
+
+
+def scan_cache(rows: Segment, record: RefRecord, *, instance: bytes, packs: Iterable[str]) -> ScanCache:
+    """Returns the scan cache of the target that *record* was captured from.
+
+    *rows* are those of the snapshot, with a stamp for each file.  A part in which anything could differ unseen
+    gets a digest that nothing has.
+    """
+    others = _without_files(rows)
+    files = _files(rows)
+    firsts = [b"", *rows.paths[PART_ROWS::PART_ROWS]]
+    starts = parts.bounds(files.paths, firsts)
+    ends = [*starts[1:], len(files)]
+    blocks = [digest for kind, (digest, _, _) in zip(rows.kinds, rows.contents(), strict=True) if kind == table.FILE]
+    blocks.append(len(rows.digests) // 32)
+    prefixes = array("Q")
+    prefixes.frombytes(bytes(rows.digests))
+    prefixes = prefixes[::4]
+    digests, encoded = [], []
+    for other, start, end in zip(parts.cut(others, parts.starts_of(others, firsts)), starts, ends, strict=True):
+        calm = not other.flags and all(files.settled[start:end])
+        digests.append(parts.part_digest(other, files, start, end) if calm else _NEVER)
+        known = Segment()
+        for name in (*_PLAIN, "kinds", "groups", "counts"):
+            setattr(known, name, getattr(files, name)[start:end])
+        encoded.append(encode_part(parts.encode_known(known, prefixes[blocks[start] : blocks[end]].tobytes())))
+    return ScanCache(
+        workspace=record.workspace,
+        source=record.source,
+        identity=bytes.fromhex(record.snapshot),
+        number=record.number,
+        instance=instance,
+        packs=tuple(packs),
+        firsts=b"".join(first + b"\0" for first in firsts),
+        digests=b"".join(digests),
+        parts=tuple(encoded),
+    )
+
+
+def _without_files(rows: Segment) -> Segment:
+    others = select(rows, [row for row, kind in enumerate(rows.kinds) if kind != table.FILE])
+    for name in ("excluded_paths", "excluded_kinds", "excluded_reasons", "details", "flag_paths", "flags"):
+        setattr(others, name, getattr(rows, name))
+    others.ctimes_ns, others.inodes, others.settled = array("q"), array("Q"), bytearray()
+    return others
+
+
+def _files(rows: Segment) -> Segment:
+    """Returns the files without their content."""
+    chosen = [row for row, kind in enumerate(rows.kinds) if kind == table.FILE]
+    files = copy.copy(rows)
+    for name in ("paths", "modes", "mtimes_ns", "uids", "gids", "sizes"):
+        column = getattr(rows, name)
+        items = [column[row] for row in chosen]
+        setattr(files, name, items if isinstance(column, list) else array(column.typecode, items))
+    files.kinds = bytearray([table.FILE]) * len(chosen)
+    files.groups = files.counts = array("I", bytes(4 * len(chosen)))
+    return files
