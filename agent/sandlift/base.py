@@ -209,13 +209,17 @@ class Base:
 
     def size_bytes(self, digest: bytes) -> int | None:
         """Returns the size of a block that counts as held, or None."""
-        sizes = (holder.size_bytes(digest) for holder in self._holders(digest))
-        return next((size for size in sizes if size is not None), None)
+        for holder in self._holders(digest):
+            if (size := holder.size_bytes(digest)) is not None:
+                return size
+        return None
 
     def place(self, digest: bytes) -> Place:
-        """Returns where a block that counts as held rests."""
-        places = (holder.place(digest) for holder in self._holders(digest))
-        return next(place for place in places if place is not None)
+        """Returns where a block that counts as held rests.  Raises KeyError for any other."""
+        for holder in self._holders(digest):
+            if (place := holder.place(digest)) is not None:
+                return place
+        raise KeyError(digest)
 
 
 def find_own(store: Store, workspace: str, source: str, named: str) -> OwnBase | None:

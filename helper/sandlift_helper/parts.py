@@ -42,7 +42,7 @@ def cut(rows: "Segment", starts: "Sequence[Start]") -> "Iterator[Segment]":
         blocks = sum(part.counts)
         part.digests = rows.digests[32 * digest : 32 * (digest + blocks)]
         digest += blocks
-        placed = sum(count for size, count in zip(part.sizes, part.counts) if count < table.block_count(size))
+        placed = sum(count for size, count in zip(part.sizes, part.counts) if count * table.BLOCK_MAX < size)
         part.positions = rows.positions[position : position + placed]
         position += placed
         _slice(rows, part, _EXCLUDED, excluded, excluded_end)

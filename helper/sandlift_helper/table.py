@@ -295,7 +295,7 @@ class Segment:
         """Yields (first digest, first position or -1, blocks) for each row, as indices into those columns."""
         digest = position = 0
         for size, count in zip(self.sizes, self.counts):
-            sparse = count and count < block_count(size)
+            sparse = count and count * BLOCK_MAX < size
             yield digest, position if sparse else -1, count
             digest += count
             if sparse:
@@ -501,7 +501,7 @@ def _check_lengths(segment: Segment, rows: int, excluded: int, flags: int) -> No
     for name, length in expected.items():
         if len(getattr(segment, name)) != length:
             raise ValueError("the column %s has %d items, not %d" % (name, len(getattr(segment, name)), length))
-    sparse = sum(count for size, count in zip(segment.sizes, segment.counts) if count < block_count(size))
+    sparse = sum(count for size, count in zip(segment.sizes, segment.counts) if count * BLOCK_MAX < size)
     if len(segment.positions) != sparse:
         raise ValueError("the column positions has %d items, not %d" % (len(segment.positions), sparse))
     if len(segment.orphans) % 32 or len(segment.claims) % CLAIM_SIZE:

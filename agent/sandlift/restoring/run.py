@@ -79,6 +79,7 @@ def restore(
         from sandlift.manifest import Manifest
         from sandlift.restoring.wanted import wanted
         from sandlift.small_files import SmallFiles
+        from sandlift.store import RefRecord, ScanCache
 
         store = opened(store)
         named = store.resolve(spec.ref)
@@ -91,6 +92,17 @@ def restore(
         restoring = _Restoring(run, spec, manifest, blocks, tree, watch, codec)
         end = restoring.listen()
         wire_bytes = run.wire
+        if isinstance(named, RefRecord) and not spec.dry_run and _is_whole(spec.options):
+            # The next capture of the target under this name has an own base: what was set down here.
+            store.write_scan(
+                ScanCache(
+                    workspace=named.workspace,
+                    source=spec.target.source(),
+                    identity=snapshot.identity,
+                    number=named.number,
+                    packs=snapshot.packs,
+                )
+            )
     return Restore(
         ref=None if isinstance(named, bytes) else named.name,
         snapshot=snapshot.identity.hex(),
@@ -105,6 +117,11 @@ def restore(
         wire=wire_bytes,
         seconds=watch.end(),
     )
+
+
+def _is_whole(options: RestoreOptions) -> bool:
+    """Whether all content of the snapshot is at the target afterwards."""
+    return not options.paths and not options.no_links and options.git == "keep"
 
 
 def _request(spec: RestoreSpec, own: tuple[bytes, ...]) -> dict[str, object]:

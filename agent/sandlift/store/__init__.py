@@ -49,13 +49,14 @@ hash to their names, inside an accepted manifest.  Every key is built from check
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from sandlift.errors import StoreDamaged, StoreMissing, StoreNewer, UnknownRef
+from sandlift.errors import StoreDamaged, StoreFull, StoreMissing, StoreNewer, StoreUnusable, UnknownRef
 from sandlift.store import packs as pack_format
 from sandlift.store import partials, records, refs, scans, snapshots
 from sandlift.store.blocks import BlockReader
@@ -171,8 +172,9 @@ class Store:
         return scans.read(self.objects, workspace, source)
 
     def write_scan(self, cache: ScanCache) -> None:
-        """Replaces the scan cache of a target; see `scans.write`."""
-        scans.write(self.objects, cache)
+        """Replaces the scan cache of a target; see `scans.write`.  Where the store takes none, time is lost."""
+        with contextlib.suppress(StoreFull, StoreUnusable):
+            scans.write(self.objects, cache)
 
     def read_partial(self, workspace: str, source: str) -> PartialCapture | None:
         """Returns what is left of a target's broken capture, or None, also when its pack is gone."""
