@@ -8,6 +8,7 @@ need not travel, neither way.
 from hashlib import sha256
 
 from sandlift_helper import table
+from sandlift_helper.wire import BLOCK_MAX
 
 MYPY = False
 if MYPY:
@@ -42,7 +43,7 @@ def cut(rows: "Segment", starts: "Sequence[Start]") -> "Iterator[Segment]":
         blocks = sum(part.counts)
         part.digests = rows.digests[32 * digest : 32 * (digest + blocks)]
         digest += blocks
-        placed = sum(count for size, count in zip(part.sizes, part.counts) if count * table.BLOCK_MAX < size)
+        placed = sum(count for size, count in zip(part.sizes, part.counts) if count * BLOCK_MAX < size)
         part.positions = rows.positions[position : position + placed]
         position += placed
         _slice(rows, part, _EXCLUDED, excluded, excluded_end)

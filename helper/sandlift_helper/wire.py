@@ -15,6 +15,11 @@ granted.  Exactly one ``end`` or ``failure`` closes the stream; a stream that st
 truncated.  ``end`` carries the counts of content frames and blocks, and the SHA-256 over all other frames
 before it (kind, length and payload), among them the manifest segments that name every block.
 
+Each operation's module says which frames come when: `capture`, `survey`, `apply`.  A capture's ``base`` frames
+hold packed payloads: at first one for each of the request's ``offers``, a byte that says whose blocks they are (0
+own, 1 like) and 8 bytes of each digest; then an answer to each part that the helper's ``want`` asks for (see
+`parts.encode_known`).
+
 A frame's length is checked against its kind's cap before anything is allocated, and a packed payload's
 decoded size against the cap of what it decodes to.
 """
