@@ -141,6 +141,7 @@ def test_the_fields_of_json_are_those_that_are_written(tmp_path: Path, capsys: p
         "import": [str(tmp_path / "demo.tar"), "--as", "other", "--root", "/w"],
         "verify": [],
         "doctor": [str(tmp_path / "w")],
+        "prune": ["--partials", "7d"],
     }
     stated = {words(row[0])[0]: words(row[1]) for row in rows(section("For programs: JSON"))}
     assert list(stated) == list(lines)
