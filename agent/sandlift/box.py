@@ -13,7 +13,7 @@ from sandlift.capturing import CaptureSpec, StoreSource
 from sandlift.capturing import capture as run_capture
 from sandlift.deadline import Cancel, Deadline
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture, Restore, RestoreOptions, Rules, Survey
+from sandlift.model import Capture, Codec, Restore, RestoreOptions, Rules, Survey
 from sandlift.targets import Target, parse_target
 from sandlift.transports import Transport, open_transport
 from sandlift.watch import OnEvent
@@ -47,6 +47,8 @@ class Box:
         rehash: bool = False,
         trust_ctime: bool = False,
         strict: bool = False,
+        codec: Codec = "auto",
+        level: int | None = None,
         limits: Limits = DEFAULT_LIMITS,
         deadline_s: float | None = None,
         cancel: Cancel | None = None,
@@ -64,6 +66,8 @@ class Box:
         file is read, whatever its times say; *trust_ctime* believes change times on file systems that are known to
         forget them, such as tmpfs and NFS.
 
+        *codec* and *level* (1 to 22, zlib takes at most 9) say how content is compressed on its way; a *codec* that the
+        sandbox lacks is a UsageError.
         *store* may be a function that opens one, which is then done while the connection is made.  Raises any error of
         `sandlift.errors`; the store is unchanged then, but for objects that nothing names.
         """
@@ -79,6 +83,8 @@ class Box:
                 like=tuple(like),
                 rehash=rehash,
                 trust_ctime=trust_ctime,
+                codec=codec,
+                level=level,
             ),
             deadline=Deadline.after(deadline_s, cancel),
             on_event=on_event,
@@ -198,6 +204,8 @@ def capture(
     base: str = "auto",
     like: Sequence[str] = (),
     strict: bool = False,
+    codec: Codec = "auto",
+    level: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
     deadline_s: float | None = None,
     cancel: Cancel | None = None,
@@ -214,6 +222,8 @@ def capture(
             base=base,
             like=like,
             strict=strict,
+            codec=codec,
+            level=level,
             limits=limits,
             deadline_s=deadline_s,
             cancel=cancel,

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Union
 
 from sandlift import session
+from sandlift.codecs import codec_fields
 from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError, SandboxGone, SandliftError, StoreDamaged, StrictLoss, Truncated
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture, Counts, Rules
+from sandlift.model import Capture, Codec, Counts, Rules
 from sandlift.targets import Target
 from sandlift.transports.base import Transport
 from sandlift.watch import OnEvent, Watch
@@ -53,6 +54,9 @@ class CaptureSpec:
     limits: Limits = DEFAULT_LIMITS
     aliases: tuple[bytes, ...] = ()
     """Other absolute names of the root."""
+    codec: Codec = "auto"
+    level: int | None = None
+    """How hard to compress, from 1 to 22; None leaves it to the codec."""
     python: str | None = None
     base: str = "auto"
     """``auto``: the newest snapshot of this very target; ``none``; or a ref of this target."""
@@ -72,16 +76,14 @@ def opened(store: StoreSource) -> Store:
 
 
 def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, ...] = ()) -> dict[str, object]:
-    """Returns the fields that a capture's and a survey's request share."""
+    """Returns the fields that a capture's and a survey's request share.  Raises UsageError."""
     rules = spec.rules
-    cheap = transport.capabilities.link_cost == "cheap"
     return {
         "root": spec.target.root,
         "home": spec.target.home,
         "aliases": list(spec.aliases),
         "own": list(own),
-        # Where a byte is dear, slow compression still beats none.
-        "codecs": ["zstd", "none"] if cheap else ["zstd", "zlib", "none"],
+        **codec_fields(spec.codec, spec.level, transport.capabilities.link_cost),
         "patterns": [list(pattern) for pattern in rules.patterns],
         "literals": list(rules.paths),
         "ignore_file": rules.ignore_file,

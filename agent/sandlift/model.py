@@ -8,6 +8,9 @@ from typing import Literal
 
 Outcome = Literal["complete", "incomplete"]
 
+Codec = Literal["auto", "zstd", "zlib", "none"]
+"""How content is compressed on its way out of a sandbox; ``auto`` takes what is there and what the link calls for."""
+
 POLICY_VERSION = 1
 """The version of the capture policy: what is kept, what is left out, and why."""
 

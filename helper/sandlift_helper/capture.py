@@ -16,10 +16,11 @@ import sys
 from sandlift_helper import links, messages, table, wire
 from sandlift_helper.base import Base, Clock, instance, settled_before
 from sandlift_helper.channel import Channel, Failure
-from sandlift_helper.codec import Packer, available, unpack_payload
+from sandlift_helper.codec import Packer, unpack_payload
 from sandlift_helper.ladder import Ladder, place
 from sandlift_helper.marker import read_marker
 from sandlift_helper.mounts import Mounts, read_mounts
+from sandlift_helper.pace import content_packer, working_codecs
 from sandlift_helper.parts import slices
 from sandlift_helper.reading import Reading
 from sandlift_helper.scan import Scan, identities, read_limits
@@ -51,6 +52,7 @@ class Request:
         self.aliases = self._list("aliases", bytes)
         self.own = self._list("own", bytes)
         self.codecs = self._list("codecs", str)
+        self.level = self._get("level", int) if "level" in message else 1
         self.patterns = [(item[0], item[1]) for item in self._list("patterns", list)]
         self.literals = self._list("literals", bytes)
         self.ignore_file = self._get("ignore_file", bool)
@@ -84,12 +86,6 @@ def open_root(root: bytes) -> int:
         raise Failure("root-not-directory", "%s is no directory" % shown)
     except OSError as error:
         raise Failure("root-unreadable", "%s cannot be opened: %s" % (shown, error.strerror))
-
-
-def choose_codec(names: "list[str]") -> int:
-    """Returns the first codec of the host's preference that works here."""
-    working = available()
-    return next((wire.CODEC_NAMES[name] for name in names if name in working), wire.CODEC_NONE)
 
 
 def read_rules(request: Request, root_fd: int) -> "Rules | None":
@@ -209,12 +205,13 @@ def all_but_files(channel: Channel, scan: Scan, kept: "list[KeptLink]") -> table
 def capture(channel: Channel, message: "dict[str, object]") -> None:
     """Does one capture and ends the stream."""
     request = Request(message)
+    codecs = working_codecs(request.codecs)
     clock = Clock()
     root_fd, scan, kept, mounts = scan_workspace(channel, request)
     base = Base(channel, request.base)
     here = instance(scan.root_status, mounts)
-    codec = choose_codec(request.codecs)
-    segments = Segments(channel, Packer(codec))
+    # Rows are few beside content, and zlib makes them a fifth: they are compressed where that can be.
+    segments = Segments(channel, Packer(next(filter(None, codecs), wire.CODEC_NONE), request.level))
     parts, rows = base.match(scan, all_but_files(channel, scan, kept), here)
     channel.send(wire.HAVE, messages.encode({"instance": here, "same": bytes(base.same), "kept": bytes(base.kept)}))
     for part in parts:
@@ -226,7 +223,7 @@ def capture(channel: Channel, message: "dict[str, object]") -> None:
         segments.rows.awaited += b"".join(path + b"\0" for path in files.paths[first : first + SLICE_ROWS])
         segments.send_if_full()
     segments.send()
-    reading = Reading(channel, root_fd, codec, request.limits.file_bytes)
+    reading = Reading(channel, root_fd, content_packer(codecs, request.level), request.limits.file_bytes)
     reading.settled_before_ns = settled_before(clock, request.settle_ms, mounts, request.trust_ctime)
     read(channel, reading, segments, files, base.known())
     if reading.done.claimed:

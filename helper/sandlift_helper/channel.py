@@ -19,6 +19,7 @@ MYPY = False
 if MYPY:
     from collections.abc import Callable
     from types import FrameType
+    from typing import NoReturn
 
 WATCH_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 0.5
@@ -51,14 +52,15 @@ def read_exactly(fd: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def write_all(fd: int, data: "bytes | bytearray | memoryview") -> None:
-    """Writes all of *data*, also where *fd* was left in non-blocking mode by somebody."""
-    view = memoryview(data)
+def write_all(fd: int, data: "bytes | bytearray | memoryview") -> float:
+    """Writes all of *data*, also where *fd* was left in non-blocking mode; returns the seconds that this took."""
+    view, started = memoryview(data), time.monotonic()
     while len(view):
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
             select.select([], [fd], [], WATCH_INTERVAL_S)
+    return time.monotonic() - started
 
 
 class Channel:
@@ -205,16 +207,15 @@ class Channel:
         self._digest.update(data)
         self.write(data)
 
-    def write(self, data: "bytes | bytearray | memoryview") -> None:
-        """Writes whole frames, alone where workers write to the same output."""
+    def write(self, data: "bytes | bytearray | memoryview") -> float:
+        """Writes whole frames, alone where workers write to the same output; returns the seconds that this took."""
         try:
             if self.token is None:
-                write_all(self.out_fd, data)
-            else:
-                with self.token:
-                    write_all(self.out_fd, data)
+                return write_all(self.out_fd, data)
+            with self.token:
+                return write_all(self.out_fd, data)
         except OSError:
-            self.host_gone()
+            return self.host_gone()
 
     def progress(self, phase: str, **counts: int) -> None:
         """Sends a progress frame: the first of a phase at once, then not more often than twice a second."""
@@ -232,7 +233,7 @@ class Channel:
         record = {"code": failure.code, "message": failure.message[:4096], "report": failure.report[-32768:]}
         self.write(wire.frame(wire.FAILURE, messages.encode(record)))
 
-    def host_gone(self) -> None:
+    def host_gone(self) -> "NoReturn":
         """Ends the helper and its workers at once, after ``clean_up`` where there is something to remove."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self.kill_children()

@@ -42,13 +42,13 @@ class Listing:
         self._channel = channel
         self._root_fd = root_fd
         self._files = scan.files
-        self._codec = codec
+        self._packer = Packer(codec)
         self._file_bytes_max = limits.file_bytes
         self._send(scan, mounts.points)
 
     def _send(self, scan: Scan, points: "set[bytes]") -> None:
         files = self._files
-        segments = Segments(self._channel, Packer(self._codec))
+        segments = Segments(self._channel, self._packer)
         segments.add_scan(scan, ((path, status, text, b"") for path, status, text in scan.links))
         for row, path in enumerate(files.paths):
             group = files.groups[row]
@@ -78,8 +78,8 @@ class Listing:
         """
         files = self._files.subset(frozenset(self._read_wanted()))
         size = sum(files.sizes)
-        reading = Reading(self._channel, self._root_fd, self._codec, self._file_bytes_max, hash_only=True)
-        segments = Segments(self._channel, Packer(self._codec))
+        reading = Reading(self._channel, self._root_fd, self._packer, self._file_bytes_max, hash_only=True)
+        segments = Segments(self._channel, self._packer)
         known = table.Segment()
         for rows in reading.rows(files, size):
             if rows is not None:

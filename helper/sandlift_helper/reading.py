@@ -91,13 +91,13 @@ class Reading:
     """
 
     def __init__(
-        self, channel: Channel, root_fd: int, codec: int, file_bytes_max: int, hash_only: bool = False
+        self, channel: Channel, root_fd: int, packer: Packer, file_bytes_max: int, hash_only: bool = False
     ) -> None:
         self.done = Progress()
         self.settled_before_ns = 0
         self._channel = channel
         self._root_fd = root_fd
-        self._codec = codec
+        self._packer = packer
         self._file_bytes_max = file_bytes_max
         self._hash_only = hash_only
 
@@ -119,17 +119,21 @@ class Reading:
             self._root_fd,
             self._files,
             self._seen,
-            Packer(self._codec),
+            self._packer,
             self._file_bytes_max,
             send,
             self._known,
             self.settled_before_ns,
         )
 
+    def _send(self, frame: memoryview) -> None:
+        # Waiting for credit says nothing about the link: the host reads on while it proves and stores.
+        self._packer.wrote(len(frame), self._channel.write(frame))
+
     def _read_alone(self) -> "Iterator[table.Segment | None]":
         def send(frame: memoryview) -> None:
             self._channel.spend_credit()
-            self._channel.write(frame)
+            self._send(frame)
 
         cutter = self._cutter(send)
         for unit in units(self._files, spans=False):
@@ -150,7 +154,7 @@ class Reading:
             def send(frame: memoryview) -> None:
                 if not os.read(credit_fd, 1):
                     os._exit(wire.EXIT_HOST_GONE)
-                self._channel.write(frame)
+                self._send(frame)
 
             cutter = self._cutter(send)
             while True:

@@ -196,3 +196,24 @@ def test_words_that_are_wrong(place: Place, words: list[str], code: str, says: s
     error = expect(place.run(*words, "--json"), 2, code, says)
     assert "secret" not in str(error)
     assert store_files(place.store) == before
+
+
+def test_how_content_is_compressed_on_its_way(tmp_path: Path) -> None:
+    root, store = tmp_path / "w", tmp_path / "store"
+    root.mkdir()
+    (root / "zeros-but-one").write_bytes(bytes(1 << 19) + b"x")
+    words = ("capture", root, "--as", "w", "--json", "--store", store)
+    received = {name: run(*words, "--codec", name).object["wire"]["received"] for name in ("none", "zlib", "auto")}
+    assert received["none"] > 1 << 19 > 20 * received["zlib"]
+    assert run(*words, "--codec", "zlib", "--level", "9").status == 0
+    # Files of the library's names that are none, where the sandbox's linker looks first.
+    (tmp_path / "lib").mkdir()
+    for name in ("libzstd.so.1", "libzstd.so"):
+        (tmp_path / "lib" / name).write_bytes(b"no library")
+    lacks = run(*words, "--codec", "zstd", "--via", f"env LD_LIBRARY_PATH={tmp_path / 'lib'}")
+    expect(lacks, 2, "options", "the sandbox cannot do zstd; it has zlib, none")
+    before = store_files(store)
+    for wrong in (["--codec", "none", "--level", "3"], ["--codec", "zlib", "--level", "10"]):
+        expect(run(*words, *wrong), 2, "options", f"the codec {wrong[1]} has no level {wrong[3]}")
+    assert run(*words, "--codec", "lz4").status == run(*words, "--level", "0").status == 2
+    assert store_files(store) == before

@@ -15,6 +15,7 @@ import hashlib, os, sys
 from sandlift_helper import members, reading, table, wire
 from sandlift_helper.blocks import Cutter
 from sandlift_helper.channel import Channel
+from sandlift_helper.codec import Packer
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.scan import Limits, Scan
 
@@ -52,7 +53,7 @@ with open(root + ".out", "w+b") as out:
     channel = Channel(watched, out.fileno())
     channel.credit = 1000
     rows = table.Segment()
-    for part in reading.Reading(channel, root_fd, wire.CODEC_NONE, 1 << 40).rows(scan.files, scan.bytes):
+    for part in reading.Reading(channel, root_fd, Packer(wire.CODEC_NONE), 1 << 40).rows(scan.files, scan.bytes):
         if part is not None:
             rows.extend(part)
     out.seek(0)

@@ -22,6 +22,7 @@ from sandlift.cli.sandbox_options import (
     rule_options,
 )
 from sandlift.cli.settings import Settings, common_options
+from sandlift.codecs import CODECS, LEVELS
 from sandlift.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ EXIT_INCOMPLETE = 3
 )
 @click.option("--rehash", is_flag=True, help="Read every file, whatever its times say.")
 @click.option("--trust-ctime", is_flag=True, help="Believe change times on tmpfs, NFS and the like too.")
+@click.option("--codec", type=click.Choice(CODECS), default="auto", help="Compress content on its way by this alone.")
+@click.option("--level", type=click.IntRange(*LEVELS), help="Compress so hard; 1 is fast and the default.")
 @rule_options
 @connection_options
 @common_options
@@ -79,6 +82,8 @@ def capture(context: click.Context, /, target: str, name: str | None, **options:
                 rehash=options["rehash"],
                 trust_ctime=options["trust_ctime"],
                 strict=options["strict"],
+                codec=options["codec"],
+                level=options["level"],
                 limits=limits,
                 deadline_s=timeout_s,
                 cancel=cancel,
