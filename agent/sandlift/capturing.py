@@ -1,16 +1,12 @@
 """A capture, seen from the host: run the helper, prove what comes, store it, and commit it by one ref.
 
-The caller's thread reads the stream; a second thread proves the content frames and appends them to the pack,
-then grants credit for as many more.  So a slow disk holds the sandbox back, never the reader, and the memory
-in use is bounded by the credit.
+The caller's thread reads the stream, and the shelf proves and stores its content meanwhile.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import secrets
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Union
@@ -29,7 +25,7 @@ from sandlift_helper import table, wire
 
 if TYPE_CHECKING:
     from sandlift.base import Base
-    from sandlift.content import Run
+    from sandlift.shelf import Shelf
     from sandlift.store import PackWriter, RefRecord, Store
 
 StoreSource = Union["Store", Callable[[], "Store"]]
@@ -169,11 +165,13 @@ class _Capturing:
     def result(self) -> Capture:
         """Takes all that comes, commits it, and returns what the capture gave."""
         from sandlift.committing import captured
+        from sandlift.shelf import Shelf
 
         for frame in self._base.offers():
             self._run.tell(frame)
         self._run.grant(CREDIT_FRAMES)
-        with self._store.begin_pack(self._provenance.capture_id) as pack, _Shelf(self._run, pack) as shelf:
+        begun = self._store.begin_pack(self._provenance.capture_id)
+        with begun as pack, Shelf(pack, self._run.grant, self._run.deadline) as shelf:
             try:
                 self._listen(shelf)
             except (Truncated, SandboxGone) as error:
@@ -189,7 +187,7 @@ class _Capturing:
             self._store.remove_partial(self._base.partial)
         return captured(record, counts, self._run.wire, self._watch.end())
 
-    def _listen(self, shelf: _Shelf) -> None:
+    def _listen(self, shelf: Shelf) -> None:
         """Passes the stream's parts on until its end."""
         watch = self._watch
         for event in self._run.events(shelf.check):
@@ -225,7 +223,7 @@ class _Capturing:
             total_bytes=counts.get("total_bytes"),
         )
 
-    def _take_have(self, message: Mapping[str, object], shelf: _Shelf) -> None:
+    def _take_have(self, message: Mapping[str, object], shelf: Shelf) -> None:
         """Takes the answer to the base, or the word that blocks were not sent because they may be held."""
         if "claimed" not in message:
             kept = self._base.take_answer(message)
@@ -240,7 +238,7 @@ class _Capturing:
         data = b"".join(path + b"\0" for path in paths)
         self._run.tell(wire.frame(wire.WANT, wire.packed_header(wire.CODEC_NONE, len(data)) + data))
 
-    def _size_of(self, shelf: _Shelf) -> Callable[[bytes], int | None]:
+    def _size_of(self, shelf: Shelf) -> Callable[[bytes], int | None]:
         sizes, base = shelf.sizes, self._base
 
         def size_of(digest: bytes) -> int | None:
@@ -265,7 +263,7 @@ class _Capturing:
         self._store.write_scan(replace(own.cache, number=record.number))
         return record, counts
 
-    def _commit(self, pack: PackWriter, shelf: _Shelf) -> tuple[RefRecord, Counts]:
+    def _commit(self, pack: PackWriter, shelf: Shelf) -> tuple[RefRecord, Counts]:
         from sandlift.committing import commit
         from sandlift.tracking import scan_cache
         from sandlift.validate import shown
@@ -292,7 +290,7 @@ class _Capturing:
             self._store.write_scan(scan_cache(rows, record, instance=self._base.instance, packs=packs))
         return record, manifest.counts
 
-    def _keep_partial(self, shelf: _Shelf, pack: PackWriter, error: SandliftError) -> None:
+    def _keep_partial(self, shelf: Shelf, pack: PackWriter, error: SandliftError) -> None:
         """Keeps what came, for the next capture of the same target."""
         from sandlift.salvaging import keep
 
@@ -303,83 +301,6 @@ class _Capturing:
                 "what had come is kept: the same capture goes on from there, and"
                 f" sandlift salvage {self._spec.workspace} makes a snapshot of it"
             )
-
-
-class _Shelf:
-    """Proves content frames and appends them to a pack, in a thread of its own.
-
-    ``sizes`` and ``offsets`` give each block's size and place in the pack, by its digest.
-    """
-
-    def __init__(self, run: HelperRun, pack: PackWriter) -> None:
-        self.sizes: dict[bytes, int] = {}
-        self.offsets: dict[bytes, int] = {}
-        self._run = run
-        self._pack = pack
-        self._blocks = 0
-        self._queue: queue.SimpleQueue[bytearray | threading.Event | None] = queue.SimpleQueue()
-        self._failure: BaseException | None = None
-        self._abandoned = False
-        self._thread = threading.Thread(target=self._work, name="sandlift-prover", daemon=True)
-
-    def __enter__(self) -> _Shelf:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._abandoned = True
-        self._queue.put(None)
-        self._thread.join()
-
-    def put(self, frame: bytearray) -> None:
-        """Takes one content frame; the credit bounds how many wait."""
-        self._queue.put(frame)
-
-    def drain(self) -> None:
-        """Waits until all that was put is stored, or the thread has met something."""
-        stored = threading.Event()
-        self._queue.put(stored)
-        while self._thread.is_alive() and not stored.wait(0.1):
-            self._run.deadline.check("storing")
-
-    def check(self) -> None:
-        """Raises what the thread has met."""
-        if self._failure is not None:
-            raise self._failure
-
-    def finish(self, blocks: int) -> dict[bytes, int]:
-        """Waits for the last frame; returns the sizes.  Raises RemoteProtocolError when blocks are missing."""
-        self._queue.put(None)
-        while self._thread.is_alive():
-            self._run.deadline.check("storing")
-            self._thread.join(0.1)
-        self.check()
-        if self._blocks != blocks:
-            raise RemoteProtocolError(f"the stream's end counts {blocks} blocks, {self._blocks} came")
-        return self.sizes
-
-    def _work(self) -> None:
-        try:
-            from sandlift.content import Prover
-
-            prover = Prover()
-            while (frame := self._queue.get()) is not None and not self._abandoned:
-                if isinstance(frame, threading.Event):
-                    frame.set()
-                    continue
-                self._append(prover.prove(frame))
-                self._run.grant(1)
-        except BaseException as error:
-            self._failure = error
-
-    def _append(self, run: Run) -> None:
-        offset = self._pack.append(run.stored, run.size_bytes)
-        for digest, start, size in run.blocks:
-            self._blocks += 1
-            # A block may come twice, when two of the helper's workers met it at once; the first place counts.
-            if digest not in self.sizes:
-                self.sizes[digest] = size
-                self.offsets[digest] = offset + start
 
 
 def _check_strict(spec: CaptureSpec, counts: Counts, *, unfinished: bool) -> None:

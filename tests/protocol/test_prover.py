@@ -102,7 +102,11 @@ def _lying(size: int, stated: int) -> bytes:
 
 FRAME = zstd(RUN)
 DICTIONARY = zstandard.train_dictionary(4096, [os.urandom(64) + b"same words over and over" * 9 for _ in range(200)])
+# Found in the dictionary for the most part.
+WORDY = run_of([b"same words over and over" * 9])
 WITH_DICTIONARY = zstandard.ZstdCompressor(level=1, dict_data=DICTIONARY).compress(RUN)
+WITH_UNNAMED_DICTIONARY = zstandard.ZstdCompressor(level=1, dict_data=DICTIONARY, write_dict_id=False).compress(WORDY)
+CHECKED = zstd(RUN, write_checksum=1)
 MAGICLESS = zstandard.ZstdCompressor(
     compression_params=zstandard.ZstdCompressionParameters(compression_level=1, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 ).compress(RUN)
@@ -141,6 +145,9 @@ REFUSED = {
     "skippable frame alone": framed(wire.CODEC_ZSTD, len(RUN), _skippable(len(RUN))),
     "zstd without content size": framed(wire.CODEC_ZSTD, len(RUN), zstd(RUN, write_content_size=0)),
     "zstd with a dictionary": framed(wire.CODEC_ZSTD, len(RUN), WITH_DICTIONARY),
+    "zstd with a dictionary that it does not name": framed(wire.CODEC_ZSTD, len(WORDY), WITH_UNNAMED_DICTIONARY),
+    "zstd with the reserved bit": framed(wire.CODEC_ZSTD, len(RUN), FRAME[:4] + bytes([FRAME[4] | 8]) + FRAME[5:]),
+    "zstd with a wrong checksum": framed(wire.CODEC_ZSTD, len(RUN), CHECKED[:-1] + bytes([CHECKED[-1] ^ 1])),
     "zstd without magic": framed(wire.CODEC_ZSTD, len(RUN), MAGICLESS),
     "zstd of format 0.7": framed(wire.CODEC_ZSTD, len(RUN), b"\x27\xb5\x2f\xfd" + FRAME[4:]),
     "zstd bomb": framed(wire.CODEC_ZSTD, wire.RUN_MAX, zstd(bytes(256 * MIB))),
