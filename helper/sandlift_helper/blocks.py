@@ -29,6 +29,7 @@ UNIT_FILES_MAX = 2048
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SEEK_DATA = getattr(os, "SEEK_DATA", None)
 _EMPTY = bytes(16)
+_PADDING = bytes(511)
 _PROBES_MAX = 64
 
 
@@ -79,10 +80,6 @@ class _Content:
         self.size = size
         self.digests: "list[bytes]" = []
         self.positions: "list[int]" = []
-
-    def add(self, position: int, digest: bytes) -> None:
-        self.positions.append(position)
-        self.digests.append(digest)
 
     def sparse_positions(self) -> "list[int]":
         return self.positions if len(self.digests) < table.block_count(self.size) else []
@@ -266,7 +263,10 @@ class Cutter:
                 self._check_kind(before)
                 # The first time, the scan's own look is the one before.
                 stamp = self._files.stamp(row) if attempt == 1 else _stamp(before)
-                content = self._read_content(fd, stamp[0], before)
+                content = _Content(stamp[0])
+                # Holes are skipped if there are any.
+                sparse = _SEEK_DATA is not None and before.st_blocks * 512 < stamp[0]
+                self._read_blocks(fd, 0, stamp[0], sparse, content)
                 after = os.fstat(fd)
             except OSError as error:
                 raise Unstable(table.IO_ERROR, os.fsencode(error.strerror or "error"))
@@ -294,13 +294,6 @@ class Cutter:
         if status.st_size > self._file_bytes_max:
             raise Unstable(table.TOO_LARGE, b"%d bytes" % status.st_size)
 
-    def _read_content(self, fd: int, size: int, status: os.stat_result) -> _Content:
-        """Reads the first *size* bytes of the file, or as many as it has; skips holes if *status* shows any."""
-        content = _Content(size)
-        sparse = _SEEK_DATA is not None and status.st_blocks * 512 < size
-        self._read_blocks(fd, 0, size, sparse, content)
-        return content
-
     def _read_blocks(self, fd: int, position: int, stop: int, sparse: bool, content: _Content) -> None:
         """Reads from *position* up to *stop*; ``content.size`` is then where the reading ended."""
         content.size = stop
@@ -322,11 +315,9 @@ class Cutter:
     def _read_block(self, fd: int, wanted: int, index: int, content: _Content) -> int:
         """Reads one block into the run; returns how many bytes the file still had."""
         start = self._fill + members.HEADER_SIZE
-        got = 0
-        while got < wanted:
+        got = count = os.readv(fd, [self._view[start : start + wanted]])
+        while count and got < wanted:
             count = os.readv(fd, [self._view[start + got : start + wanted]])
-            if not count:
-                break
             got += count
         if not got:
             return 0
@@ -334,7 +325,8 @@ class Cutter:
         if not block[0] and not block[-1] and not bytes(block).strip(b"\0"):
             return got
         digest = sha256(block).digest()
-        content.add(index, digest)
+        content.positions.append(index)
+        content.digests.append(digest)
         if self._seen is not None and self._seen.add(digest):
             claim = self._known.claim(digest, block) if self._known is not None else None
             if claim is not None:
@@ -343,7 +335,7 @@ class Cutter:
                 return got
             end = start + members.padded(got)
             self._run[self._fill : start] = members.header(digest, got)
-            self._run[start + got : end] = bytes(end - start - got)
+            self._run[start + got : end] = _PADDING[: end - start - got]
             self._fill = end
             self.blocks += 1
             self._for_file.add(digest)
