@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from dataclasses import dataclass
+from typing import Final
 
 import zstandard
 
@@ -12,14 +13,17 @@ from sandlift.errors import RemoteProtocolError
 from sandlift_helper import members, wire
 
 WINDOW_MAX = 8 << 20
-LEVEL = 1
+# Smaller than plain level 1 by 2 % and no slower, as in the helper.  Noise takes a third of what text takes.
+PARAMETERS: Final = zstandard.ZstdCompressionParameters.from_level(
+    1, min_match=6, write_content_size=1, write_checksum=0
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One proved run of blocks."""
 
-    stored: bytes
+    stored: bytes | memoryview
     """The run as one standard zstd frame, ready for a pack."""
     size_bytes: int
     """Its decoded size."""
@@ -32,7 +36,7 @@ class Prover:
 
     def __init__(self) -> None:
         self._decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW_MAX)
-        self._encoder = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
+        self._encoder = zstandard.ZstdCompressor(compression_params=PARAMETERS)
 
     def prove(self, payload: bytes | bytearray) -> Run:
         """Returns the run of a content frame's payload.  Raises RemoteProtocolError for anything that is not one."""
@@ -51,7 +55,7 @@ class Prover:
                     f"the sandbox sent a block that does not hash to its name {digest.hex()}",
                     hint="the stream was damaged, or the sandbox is not to be trusted",
                 )
-        stored = bytes(encoded) if codec == wire.CODEC_ZSTD else self._encoder.compress(decoded)
+        stored = encoded if codec == wire.CODEC_ZSTD else self._encoder.compress(decoded)
         blocks = tuple((digest, start - members.HEADER_SIZE, length) for digest, start, length in found)
         return Run(stored=stored, size_bytes=size, blocks=blocks)
 

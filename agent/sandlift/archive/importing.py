@@ -22,7 +22,7 @@ from sandlift.archive.compression import ByteStream, Compression, Source, open_p
 from sandlift.archive.members import Member, Members
 from sandlift.archive.tree import Tree
 from sandlift.committing import Provenance, captured, commit
-from sandlift.content import LEVEL
+from sandlift.content import PARAMETERS
 from sandlift.deadline import Deadline
 from sandlift.errors import StrictLoss, UsageError
 from sandlift.limits import DEFAULT_LIMITS, Limits
@@ -157,7 +157,7 @@ class _Shelf:
         self.offsets: dict[bytes, int] = {}
         self._pack = pack
         self._read_into = read_into
-        self._encoder = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
+        self._encoder = zstandard.ZstdCompressor(compression_params=PARAMETERS)
         self._run = memoryview(bytearray(RUN_MAX))
         self._fill = 0
         self._begun: list[tuple[bytes, int]] = []
