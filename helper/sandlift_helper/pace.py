@@ -38,12 +38,16 @@ class Pace:
     *workers* processes compress at once and share one link.  With W the link's bytes a second, P those that
     one worker compresses and R what is left of a byte, a byte takes 1/W as it is, and compressed the longer of
     R/W (the link is busy) and (1/P + R/W) / workers (all workers are).
+
+    Where processes queue for the processor, as they do when the link's own ciphers share it, workers do not add up:
+    only as many count as get the time that they ask for.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._write_s = self._written = 0.0
         self._pack_s = self._taken = self._packed = 0.0
+        self._ran = self._queued = 0.0
         self._pays = False
 
     def pays(self) -> bool:
@@ -53,8 +57,14 @@ class Pace:
         taken = self._taken + _PRIOR_BYTES
         left = (self._packed + _PRIOR_PACKED_BYTES) / taken
         packed_s = (self._pack_s + _PRIOR_PACK_S) / taken
-        self._pays = max(left * byte_s, (packed_s + left * byte_s) / self._workers) * gain < byte_s
+        workers = max(1.0, self._workers * (self._ran + 1.0) / (self._ran + self._queued + 1.0))
+        self._pays = max(left * byte_s, (packed_s + left * byte_s) / workers) * gain < byte_s
         return self._pays
+
+    def scheduled(self, ran: int, queued: int) -> None:
+        """Notes for how long this worker ran and for how long it could have but waited its turn, in nanoseconds."""
+        self._ran = self._ran * _KEPT_PLAIN + ran
+        self._queued = self._queued * _KEPT_PLAIN + queued
 
     def packed(self, size: int, packed_size: int, seconds: float) -> None:
         """Notes that a run of *size* bytes was compressed."""
@@ -79,8 +89,14 @@ class SparingPacker(Packer):
     def __init__(self, level: int, pace: "Pace | None" = None) -> None:
         Packer.__init__(self, wire.CODEC_NONE, level)
         self._pace = pace
+        self._scheduled = 0, 0
 
     def pack(self, source: bytearray, size: int, target: bytearray, offset: int) -> int:
+        if self._pace is not None:
+            (ran, queued), earlier = scheduled(), self._scheduled
+            # The first time after a fork, the numbers of another process come before.
+            self._pace.scheduled(max(0, ran - earlier[0]), max(0, queued - earlier[1]))
+            self._scheduled = ran, queued
         pays = self._pace is None or self._pace.pays()
         self.codec = wire.CODEC_ZLIB if pays and shrinks(source, size) else wire.CODEC_NONE
         started = time.monotonic()
@@ -92,6 +108,17 @@ class SparingPacker(Packer):
     def wrote(self, size: int, seconds: float) -> None:
         if self._pace is not None:
             self._pace.wrote(size, seconds)
+
+
+def scheduled() -> "tuple[int, int]":
+    """Returns the nanoseconds that this process ran and queued for a processor; zeros where that is not told."""
+    try:
+        # proc(5): time on a processor, time on a run queue, time slices.
+        with open("/proc/self/schedstat", "rb") as file:
+            ran, queued = file.read().split()[:2]
+        return int(ran), int(queued)
+    except (OSError, ValueError):
+        return 0, 0
 
 
 def shrinks(source: bytearray, size: int) -> bool:

@@ -25,7 +25,7 @@ from support.sshd import Sshd
 from support.tree import read
 
 MIB = 1 << 20
-SIZE = 24 * MIB
+SIZE = 16 * MIB
 # A reader that falls behind its writer: standard output passes at so many bytes a second.
 THROTTLE = """\
 import subprocess, sys, time
@@ -85,10 +85,10 @@ def without_zstd(monkeypatch: pytest.MonkeyPatch, no_zstd: Path) -> None:
 
 @pytest.fixture
 def throttled(place: Path, tmp_path: Path) -> Iterator[Lift]:
-    """A workspace behind a link of 6 MB a second."""
+    """A workspace behind a link of 3 MB a second."""
     program = tmp_path / "throttle.py"
     program.write_text(THROTTLE)
-    prefix = shlex.join([sys.executable, str(program), "6000000"])
+    prefix = shlex.join([sys.executable, str(program), "3000000"])
 
     def road(path: Path | str) -> Box:
         return connect(os.fspath(path), via=prefix, python=sys.executable)
@@ -148,9 +148,10 @@ def test_over_a_slow_link_without_libzstd_it_is_compressed(
 ) -> None:
     texts(throttled.root)
     taken = throttled.capture()
-    assert frames[wire.CODEC_ZLIB] > 2 * frames[wire.CODEC_NONE]
+    # Each worker sends one frame or two before it knows.
+    assert frames[wire.CODEC_ZLIB] > frames[wire.CODEC_NONE]
     assert frames[wire.CODEC_ZSTD] == 0
-    assert taken.capture.wire.received < 0.7 * SIZE
+    assert taken.capture.wire.received < 0.8 * SIZE
     throttled.road = local
     assert throttled.restore(taken) == read(throttled.root)
 

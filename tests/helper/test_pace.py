@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import os
 import random
+import time
 import zlib
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from sandlift_helper import wire
 from sandlift_helper.channel import Failure
 from sandlift_helper.codec import Packer, available
-from sandlift_helper.pace import Pace, SparingPacker, content_packer, shrinks, working_codecs
+from sandlift_helper.pace import Pace, SparingPacker, content_packer, scheduled, shrinks, working_codecs
 
 MIB = 1 << 20
 WORDS = b"the way in and the way out of a place that is not like any other".split()
@@ -109,6 +110,32 @@ def test_that_compression_was_slow_is_forgotten_in_time() -> None:
     pace = Pace(2)
     assert not settled(pace, link=20e6, packs=1e6)[-1]
     assert any(settled(pace, link=20e6, packs=70e6, frames=300))
+
+
+@pytest.mark.parametrize(("queued", "pays"), [(0, True), (100, True), (1000, False), (6000, False)])
+def test_workers_count_by_the_time_that_they_get(queued: int, pays: bool) -> None:
+    """Four workers outdo this link; when they queue for one processor they do not."""
+    pace = Pace(4)
+    for _ in range(20):
+        pace.scheduled(1000, queued * 3)
+        pace.wrote(MIB, MIB / 80e6)
+    assert pace.pays() == pays
+
+
+def test_a_slow_link_is_slow_however_busy_the_processor_is() -> None:
+    pace = Pace(4)
+    pace.scheduled(1000, 100_000)
+    pace.wrote(MIB, MIB / 2e6)
+    assert pace.pays()
+
+
+def test_the_kernel_tells_how_long_a_process_ran() -> None:
+    before = scheduled()
+    end = time.process_time() + 0.02
+    while time.process_time() < end:
+        pass
+    after = scheduled()
+    assert after == before == (0, 0) or after[0] - before[0] >= 10_000_000
 
 
 # Packers
