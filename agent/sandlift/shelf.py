@@ -67,7 +67,7 @@ class Shelf:
         self._queue.put(frame)
 
     def drain(self) -> None:
-        """Waits until all that was put is stored, or given up after a failure.  Raises DeadlineExceeded, Interrupted."""
+        """Waits until all that was put is stored, or given up after a failure; raises only the end of the time."""
         reached = threading.Event()
         self._queue.put(reached)
         while self._thread.is_alive() and not reached.wait(0.1):

@@ -154,7 +154,7 @@ def content(data: bytes) -> None:
     except RemoteProtocolError:
         return
     name, size, encoded = wire.split_packed(data, wire.RUN_MAX)
-    decoded = packs.decompress(_decompressor(), proved.stored, "a run", lambda stated: stated == size)
+    decoded = packs.decompress(_decompressor(), bytes(proved.stored), "a run", lambda stated: stated == size)
     hold(proved.size_bytes == size == len(decoded), "a run has another size than it states")
     hold(len(proved.stored) <= packs.FRAME_MAX and size % 512 == 0, "a pack would not take the run")
     hold(zstandard.frame_header_size(proved.stored) > 0, "a run is not stored as a standard frame")
