@@ -23,8 +23,8 @@ COMMON = (
 )
 # What the bundle of each operation holds beside them.
 OPERATIONS = {
-    "capture": ("links", "ignore", "pace", "parts", "base", "capture"),
-    "survey": ("links", "ignore", "pace", "parts", "base", "capture", "survey"),
+    "capture": ("links", "ignore", "pace", "portions", "scanners", "parts", "base", "capture"),
+    "survey": ("links", "ignore", "pace", "portions", "scanners", "parts", "base", "capture", "survey"),
     "apply": (
         "target",
         "removal",

@@ -24,6 +24,7 @@ from sandlift_helper.pace import content_packer, working_codecs
 from sandlift_helper.parts import slices
 from sandlift_helper.reading import Reading
 from sandlift_helper.scan import Scan, identities, read_limits
+from sandlift_helper.scanners import shared_scan
 from sandlift_helper.segments import Segments
 
 MYPY = False
@@ -138,17 +139,16 @@ def scan_workspace(channel: Channel, request: Request) -> "tuple[int, Scan, list
     root_fd = open_root(request.root)
     resolved = os.path.realpath(request.root)
     mounts = read_mounts(resolved)
-    scan = Scan(
+    scan = shared_scan(
+        channel,
         root_fd,
         request.limits,
         read_rules(request, root_fd),
         mounts,
         identities(request.own),
         request.exclude_caches,
-        lambda entries, size: channel.progress("scan", entries=entries, bytes=size),
         read_marker(root_fd),
     )
-    scan.run()
     if scan.leftovers:
         # A restore broke off here, so the tree may be partly the old one.
         scan.left.flag(b"", table.UNFINISHED)

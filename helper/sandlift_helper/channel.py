@@ -265,6 +265,11 @@ class Token:
     def __exit__(self, *_: object) -> None:
         os.write(self._write_fd, b"t")
 
+    def close(self) -> None:
+        """Lets go of it in this process."""
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
 
 def guard_descriptors() -> "tuple[int, int]":
     """Moves standard input and output out of reach of stray prints; returns the moved descriptors."""

@@ -22,53 +22,50 @@ def place(path: bytes, home: bool) -> bytes:
 class Ladder:
     """Opens directories below *root_fd* (which stays the caller's).
 
-    `open` returns a descriptor that stays valid until the next call; `close` releases all.  It raises OSError:
-    ENOENT when a component is gone, ENOTDIR or ELOOP when it is no directory any more.
+    `open` returns a descriptor that stays valid until the next call; so does its parent's, for that call may as
+    well be for a child.  `close` releases all.  It raises OSError: ENOENT when a component is gone, ENOTDIR or
+    ELOOP when it is no directory any more.
     """
 
     def __init__(self, root_fd: int) -> None:
         self._root_fd = root_fd
-        # Names and descriptors on the way down; those from RUNGS_HALF up to the gap's end are closed, and -1.
-        self._rungs: "list[tuple[bytes, int]]" = []
+        self._path = b""
+        # How much of the path each directory on the way down takes, and its descriptor; those from RUNGS_HALF up to
+        # the gap's end are closed, and -1.
+        self._rungs: "list[tuple[int, int]]" = []
         self._gap_end = RUNGS_HALF
-        self._last_path = b""
-        self._last_fd = root_fd
 
     def open(self, path: bytes) -> int:
         """Returns a descriptor of the directory *path* (relative to the root; empty for the root itself)."""
-        if path == self._last_path:
-            return self._last_fd
-        # Until it is opened, nothing is the last one.
-        self._last_path, self._last_fd = b"", self._root_fd
-        parts = path.split(b"/") if path else []
-        keep = 0
-        for (name, _), part in zip(self._rungs, parts):
-            if name != part:
+        rungs, last, self._path = self._rungs, self._path, path
+        end, here = -1, self._root_fd
+        while rungs:
+            end, here = rungs[-1]
+            # A slash, or nothing, follows what both have in common.
+            if here >= 0 and path[:end] == last[:end] and path[end : end + 1] in b"/":
                 break
-            keep += 1
-        # What is left must end with an open directory.
-        self._cut(keep if keep <= RUNGS_HALF or keep > self._gap_end else RUNGS_HALF)
-        rungs = self._rungs
-        here = rungs[-1][1] if rungs else self._root_fd
-        for part in parts[len(rungs) :]:
-            here = os.open(part, DIRECTORY_FLAGS, dir_fd=here)
-            rungs.append((part, here))
+            self._drop()
+            end, here = -1, self._root_fd
+        if end == len(path) or not path:
+            return here
+        for name in path[end + 1 :].split(b"/"):
+            here = os.open(name, DIRECTORY_FLAGS, dir_fd=here)
+            end += 1 + len(name)
+            rungs.append((end, here))
             if len(rungs) > self._gap_end + RUNGS_HALF:
-                name, fd = rungs[self._gap_end]
-                rungs[self._gap_end] = name, -1
+                middle, fd = rungs[self._gap_end]
+                rungs[self._gap_end] = middle, -1
                 self._gap_end += 1
                 os.close(fd)
-        self._last_path, self._last_fd = path, here
         return here
 
-    def _cut(self, length: int) -> None:
-        while len(self._rungs) > length:
-            fd = self._rungs.pop()[1]
-            if fd >= 0:
-                os.close(fd)
-        if length <= RUNGS_HALF:
-            self._gap_end = RUNGS_HALF
+    def _drop(self) -> None:
+        fd = self._rungs.pop()[1]
+        if fd >= 0:
+            os.close(fd)
+        if len(self._rungs) < self._gap_end:
+            self._gap_end = max(RUNGS_HALF, len(self._rungs))
 
     def close(self) -> None:
-        self._cut(0)
-        self._last_path, self._last_fd = b"", self._root_fd
+        while self._rungs:
+            self._drop()

@@ -33,7 +33,7 @@ class Listing:
             None,
             mounts,
             own,
-            False,
+            None,
             lambda entries, size: channel.progress("scan", entries=entries, bytes=size),
             leftover,
         )

@@ -1,8 +1,9 @@
 """The walk over a workspace: every entry looked at once, nothing followed, nothing opened but directories.
 
-Directories are reached by descriptor (see `ladder`) and listed; each name is looked at with ``lstat``.  What
-the rules exclude is not opened.  The result is three lists, directories, links and files, plus the rows of
-what is left out; links are judged and files are read later.
+Directories are reached by descriptor (see `ladder`) and listed; each name is looked at with ``lstat``, in path
+order: where a directory comes up, the walk goes down before it looks at the next name.  What the rules exclude
+is not opened.  The result is three lists, directories, links and files, plus the rows of what is left out; links
+are judged and files are read later.
 """
 
 import os
@@ -20,9 +21,6 @@ if MYPY:
 
     from sandlift_helper.ignore import Rules
     from sandlift_helper.mounts import Mounts
-
-CACHEDIR_TAG = b"CACHEDIR.TAG"
-CACHEDIR_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 
 _SPECIAL = {
     stat.S_IFIFO: (table.FIFO, table.REASON_FIFO),
@@ -77,23 +75,15 @@ def identities(paths: "list[bytes]") -> "frozenset[tuple[int, int]]":
     return frozenset(found)
 
 
-_COLUMNS = (
-    "paths",
-    "modes",
-    "mtimes_ns",
-    "ctimes_ns",
-    "inodes",
-    "uids",
-    "gids",
-    "sizes",
-    "groups",
-    "sparse",
-    "elsewhere",
-)
+COLUMNS = "paths modes mtimes_ns ctimes_ns inodes uids gids sizes groups sparse elsewhere".split()
 
 
 class Files:
-    """The regular files that were found, as columns; ``groups`` numbers hard-link groups from 1, 0 is none."""
+    """The regular files that were found, as columns in path order.
+
+    ``groups`` numbers hard-link groups from 1, 0 is none; ``elsewhere`` is 1 for a file that is not on the root's
+    own file system.
+    """
 
     def __init__(self, device: int = 0) -> None:
         self.device = device
@@ -108,6 +98,7 @@ class Files:
         self.groups = array("I")
         self.sparse = bytearray()
         self.elsewhere = bytearray()
+        # Group to its rows: the first one carries the content.
         self.members: "dict[int, list[int]]" = {}
         # Group to the number of names that the file system counts, inside and outside.
         self.name_counts: "dict[int, int]" = {}
@@ -131,25 +122,19 @@ class Files:
         self.sparse.append(status.st_blocks * 512 < status.st_size)
         self.elsewhere.append(status.st_dev != self.device)
 
-    def order_names(self) -> None:
-        """Puts the names of each group in path order: the first one carries the content."""
-        for rows in self.members.values():
-            rows.sort(key=lambda row: table.sort_key(self.paths[row]))
-
     def subset(self, paths: "frozenset[bytes]") -> "Files":
         """Returns the files with these paths."""
         return self.select([row for row, path in enumerate(self.paths) if path in paths])
 
     def select(self, rows: "list[int]") -> "Files":
-        """Returns the files in these *rows*."""
+        """Returns the files in these *rows*, which rise."""
         part = Files(self.device)
-        for name in _COLUMNS:
+        for name in COLUMNS:
             column = getattr(self, name)
             getattr(part, name).extend([column[row] for row in rows])
         for row, group in enumerate(part.groups):
             if group:
                 part.members.setdefault(group, []).append(row)
-        part.order_names()
         return part
 
     def stamp(self, row: int) -> "tuple[int, int, int, int]":
@@ -162,9 +147,10 @@ class Scan:
 
     ``directories`` are (path, status) pairs, ``links`` (path, status, text) triples, both in path order; status
     is None for a foreign mount, which is not even asked.  ``left`` holds excluded rows and flags.
+    *skip* says of a directory, by its names and its descriptor, why its content excludes it, if it does.
     *own* are (device, inode) pairs of directories that belong to sandlift itself; *leftover* is the id of a restore
     that was not finished here, or empty, and the paths that it left are ``leftovers``.  *tick* is called with the
-    number of entries after each directory.
+    numbers of entries and bytes after each directory.
     """
 
     def __init__(
@@ -174,7 +160,7 @@ class Scan:
         rules: "Rules | None",
         mounts: "Mounts",
         own: "frozenset[tuple[int, int]]",
-        skip_caches: bool,
+        skip: "Callable[[list[bytes], int], bytes | None] | None",
         tick: "Callable[[int, int], None]",
         leftover: bytes = b"",
     ) -> None:
@@ -190,39 +176,74 @@ class Scan:
         self._rules = rules
         self._mounts = mounts
         self._own = own
-        self._skip_caches = skip_caches
+        self._skip = skip
         self._tick = tick
         self._temporary = temporary_prefix(leftover) if leftover else b""
         self._ladder = Ladder(root_fd)
         self._groups: "dict[tuple[int, int], int]" = {}
-        self._pending: "list[tuple[bytes, int, os.stat_result]]" = []
+        # The directories on the way down: path, depth, and the names that are still to be looked at.
+        self._way: "list[tuple[bytes, int, list[bytes]]]" = []
         self._with_long_paths: "set[bytes]" = set()
-        self._count = 0
         self._looked = 0
 
     def run(self) -> None:
         """Does the walk.  Raises Failure when the root itself cannot be listed."""
-        self._pending = [(b"", 0, self.root_status)]
-        while self._pending:
-            path, depth, status = self._pending.pop()
-            names = self._open_and_list(path, status)
-            if names is None:
-                continue
-            first = len(self._pending)
-            prefix = path + b"/" if path else b""
-            room = self._room(path, len(names))
-            for name in names if room >= len(names) else names[:room]:
-                self._look(prefix + os.fsencode(name), name, depth)
-            if room < len(names):
-                # One row for this name and all that follow it in the directory.
-                self.left.exclude(prefix + os.fsencode(names[room]), table.UNKNOWN, table.LIMIT, b"entries")
-            # The next directory in path order lies on top.
-            self._pending[first:] = self._pending[first:][::-1]
-            self._tick(self._count, self.bytes)
+        self._walk(b"", 0, self.root_status)
         self._ladder.close()
-        paths = self.files.paths
-        self.files = self.files.select(sorted(range(len(paths)), key=lambda row: table.sort_key(paths[row])))
-        self.files.order_names()
+
+    def _walk(self, path: bytes, depth: int, status: os.stat_result) -> None:
+        """Walks the directory *path*."""
+        self._enter(path, depth, status)
+        way = self._way
+        while way:
+            path, depth, names = way[-1]
+            prefix = path + b"/" if path else b""
+            height = len(way)
+            if names:
+                try:
+                    self._fd = self._ladder.open(path)
+                except OSError as error:
+                    # It was closed, so far down was the walk since, and is not there any more.
+                    while names:
+                        self._lose(prefix + names.pop(), table.UNKNOWN, error)
+            while names and len(way) == height:
+                name = names.pop()
+                self._look(prefix + name, name, depth)
+            if len(way) == height:
+                way.pop()
+                self.tell()
+
+    def tell(self) -> None:
+        """Calls *tick* with what was found so far."""
+        self._tick(len(self.files.paths) + len(self.directories) + len(self.links), self.bytes)
+
+    def _enter(self, path: bytes, depth: int, status: os.stat_result) -> None:
+        """Lists a directory, so that its names are the next to be looked at."""
+        try:
+            fd = self._ladder.open(path)
+            names = os.fsencode("\0".join(os.listdir(fd))).split(b"\0")
+        except OSError as error:
+            if not path:
+                raise Failure("root-unreadable", "the root cannot be listed: %s" % error.strerror)
+            self._not_entered(path, status, error)
+            return
+        if path:
+            detail = self._skip(names, fd) if self._skip else None
+            if detail:
+                self.left.exclude(path, table.DIRECTORY, table.PATTERN, detail)
+                return
+            self.directories.append((path, status))
+        # The next one comes last; of no names, the split makes an empty one.
+        names.sort(reverse=True)
+        if not names[-1]:
+            names.pop()
+        room = self._room(path, len(names))
+        if room < len(names):
+            # One row for this name and all that follow it in the directory.
+            beyond = names[-1 - room]
+            self.left.exclude(path + b"/" + beyond if path else beyond, table.UNKNOWN, table.LIMIT, b"entries")
+            del names[: len(names) - room]
+        self._way.append((path, depth, names))
 
     def _room(self, path: bytes, count: int) -> int:
         """Returns how many of *count* names in a directory may be looked at, to stay within the limit of entries.
@@ -237,57 +258,28 @@ class Scan:
         self._looked += room
         return room
 
-    def _open_and_list(self, path: bytes, status: os.stat_result) -> "list[str] | None":
-        """Returns the sorted names of a directory that is entered, or None."""
-        try:
-            self._fd = self._ladder.open(path)
-            names = os.listdir(self._fd)
-        except OSError as error:
-            if not path:
-                raise Failure("root-unreadable", "the root cannot be listed: %s" % error.strerror)
-            self._not_entered(path, status, error)
-            return None
-        names.sort(key=os.fsencode)
-        if not path:
-            return names
-        if self._skip_caches and CACHEDIR_TAG.decode() in names and self._is_cache():
-            self.left.exclude(path, table.DIRECTORY, table.PATTERN, b"CACHEDIR.TAG (--exclude-caches)")
-            return None
-        self._keep_directory(path, status)
-        return names
-
     def _not_entered(self, path: bytes, status: os.stat_result, error: OSError) -> None:
         if error.errno in _GONE:
             self.left.flag(path, table.VANISHED)
         elif error.errno in (20, 40):  # ENOTDIR, ELOOP: exchanged for something else since it was looked at
             self.left.exclude(path, table.DIRECTORY, table.UNSTABLE, b"no longer a directory")
         else:
-            self._keep_directory(path, status)
+            self.directories.append((path, status))
             self.left.exclude(path, table.DIRECTORY, loss_reason(error), _strerror(error))
 
-    def _keep_directory(self, path: bytes, status: "os.stat_result | None") -> None:
-        self.directories.append((path, status))
-        self._count += 1
+    def _lose(self, path: bytes, kind: int, error: OSError, reason: int = 0) -> None:
+        if error.errno in _GONE:
+            self.left.flag(path, table.VANISHED)
+        else:
+            self.left.exclude(path, kind, reason or loss_reason(error), _strerror(error))
 
-    def _is_cache(self) -> bool:
-        try:
-            fd = os.open(CACHEDIR_TAG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
-        except OSError:
-            return False
-        try:
-            return stat.S_ISREG(os.fstat(fd).st_mode) and os.read(fd, 43) == CACHEDIR_SIGNATURE
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-
-    def _look(self, path: bytes, name: str, depth: int) -> None:
+    def _look(self, path: bytes, name: bytes, depth: int) -> None:
         """Records one name of the directory that is open as ``self._fd``."""
         if len(path) > self._limits.path_bytes:
             # Whatever it is: no row may hold a path over the limit.
             self._leave_long_path(path)
             return
-        if self._temporary and (path == MARKER or path.rpartition(b"/")[2].startswith(self._temporary)):
+        if self._temporary and (path == MARKER or name.startswith(self._temporary)):
             self.leftovers.append(path)
             return
         foreign = self._mounts.foreign(path)
@@ -295,19 +287,16 @@ class Scan:
             kind = self._listed_kind(name)
             if not self._excluded_by_rule(path, kind):
                 if kind == table.DIRECTORY:
-                    self._keep_directory(path, None)
+                    self.directories.append((path, None))
                 self.left.exclude(path, kind, table.MOUNT, foreign)
             return
         try:
             status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except OSError as error:
-            if error.errno in _GONE:
-                self.left.flag(path, table.VANISHED)
-            else:
-                self.left.exclude(path, table.UNKNOWN, loss_reason(error), _strerror(error))
+            self._lose(path, table.UNKNOWN, error)
             return
-        kind = _ENTRY_KINDS.get(stat.S_IFMT(status.st_mode), -1)
-        if self._excluded_by_rule(path, kind if kind >= 0 else _special(status)[0]):
+        kind = _ENTRY_KINDS.get(status.st_mode & 0o170000, -1)
+        if self._rules and self._excluded_by_rule(path, kind if kind >= 0 else _special(status)[0]):
             return
         if kind == table.DIRECTORY:
             self._look_directory(path, status, depth)
@@ -319,16 +308,14 @@ class Scan:
             special, reason = _special(status)
             self.left.exclude(path, special, reason)
 
-    def _listed_kind(self, name: str) -> int:
+    def _listed_kind(self, name: bytes) -> int:
         """Returns the kind of a mount point, a directory or a file, as its directory lists it."""
-        with os.scandir("/proc/self/fd/%d" % self._fd) as listed:
+        with os.scandir(b"/proc/self/fd/%d" % self._fd) as listed:
             directories = {entry.name: entry.is_dir(follow_symlinks=False) for entry in listed}
         return table.DIRECTORY if directories.get(name, True) else table.FILE
 
     def _excluded_by_rule(self, path: bytes, kind: int) -> bool:
-        if self._rules is None:
-            return False
-        detail = self._rules.excluded(path, kind == table.DIRECTORY)
+        detail = self._rules.excluded(path, kind == table.DIRECTORY) if self._rules else None
         if detail is None:
             return False
         self.left.exclude(path, kind, table.PATTERN, detail)
@@ -345,28 +332,24 @@ class Scan:
         if (status.st_dev, status.st_ino) in self._own:
             self.left.exclude(path, table.DIRECTORY, table.OWN)
         elif depth + 1 >= self._limits.depth:
-            self._keep_directory(path, status)
+            self.directories.append((path, status))
             self.left.exclude(path, table.DIRECTORY, table.LIMIT, b"depth")
         elif status.st_dev != self.root_status.st_dev and not self._mounts.known:
-            self._keep_directory(path, status)
+            self.directories.append((path, status))
             self.left.exclude(path, table.DIRECTORY, table.MOUNT, b"unknown")
         else:
-            self._pending.append((path, depth + 1, status))
+            self._enter(path, depth + 1, status)
 
-    def _look_link(self, path: bytes, name: str, status: os.stat_result) -> None:
+    def _look_link(self, path: bytes, name: bytes, status: os.stat_result) -> None:
         try:
-            text = os.fsencode(os.readlink(name, dir_fd=self._fd))
+            text = os.readlink(name, dir_fd=self._fd)
         except OSError as error:
-            if error.errno in _GONE:
-                self.left.flag(path, table.VANISHED)
-            else:
-                self.left.exclude(path, table.LINK, table.UNSTABLE, _strerror(error))
+            self._lose(path, table.LINK, error, table.UNSTABLE)
             return
         if len(text) > self._limits.link_text_bytes:
             self.left.exclude(path, table.LINK, table.LIMIT, b"link text")
             return
         self.links.append((path, status, text))
-        self._count += 1
 
     def _look_file(self, path: bytes, status: os.stat_result) -> None:
         if status.st_size > self._limits.file_bytes:
@@ -376,10 +359,9 @@ class Scan:
         if status.st_nlink > 1:
             key = (status.st_dev, status.st_ino)
             group = self._groups.setdefault(key, len(self._groups) + 1)
-        if not group or group not in self.files.members:
+        if group not in self.files.members:
             self.bytes += status.st_size
         self.files.add(path, status, group)
-        self._count += 1
 
 
 def _special(status: os.stat_result) -> "tuple[int, int]":

@@ -35,6 +35,7 @@ class Workers:
     """Runs ``job(report)`` in *count* forked processes; ``report(data)`` sends one result.
 
     `results` yields what they report until all are done.  A worker that fails or dies fails the operation.
+    Where fewer processes can be had, ``count`` says how many there are.  Raises OSError when there is none.
     """
 
     def __init__(self, channel: Channel, count: int, job: "Callable[[Callable[[bytes], None]], None]") -> None:
@@ -42,7 +43,14 @@ class Workers:
         self._pipes: "dict[int, int]" = {}
         for _ in range(count):
             read_fd, write_fd = os.pipe()
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                os.close(read_fd)
+                os.close(write_fd)
+                if not self._pipes:
+                    raise
+                break
             if pid == 0:
                 os.close(read_fd)
                 for other in self._pipes:
@@ -51,6 +59,7 @@ class Workers:
             os.close(write_fd)
             channel.children.add(pid)
             self._pipes[read_fd] = pid
+        self.count = len(self._pipes)
 
     def results(self) -> "Iterator[bytes]":
         """Yields results until all workers are done, and nothing (an empty one) twice a second while none comes."""

@@ -23,6 +23,7 @@ from sandlift.box import connect
 from sandlift.deadline import Deadline
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
+from sandlift.model import Rules
 from sandlift.session import Content, Session
 from sandlift.store import PackWriter, Store
 from sandlift.targets import parse_target
@@ -198,6 +199,25 @@ def test_a_worker_of_the_helper_is_killed(delay_s: float, workspace: Path, store
         killer.join()
     assert killer.killed
     assert time.monotonic() - began < 8
+    assert_sound(store)
+
+
+@needs_cores
+@pytest.mark.parametrize("delay_s", [0.0, 0.1])
+def test_a_scanner_of_the_helper_is_killed(delay_s: float, tmp_path: Path, store: Store) -> None:
+    """No blocks are read yet, and there is no manifest: nothing is kept, not even a part."""
+    for number in range(3000):
+        (tmp_path / "w" / f"{number % 100}" / "d").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "w" / f"{number % 100}" / "d" / f"{number}").touch()
+    # It takes a second to look at so many names by so many rules.
+    rules = Rules(patterns=tuple((b"*[0-9]a*%d" % number, b"test") for number in range(200)))
+    with leaves_nothing(store), connect(f"local:{tmp_path / 'w'}") as box:
+        killer = _Killer("worker", "with workers", delay_s)
+        killer.start()
+        with pytest.raises(errors.HelperCrashed, match="worker of the helper died with status 9"):
+            box.capture(store, "demo", rules=rules, limits=Limits(silence_s=10))
+        killer.join()
+    assert killer.killed
     assert_sound(store)
 
 

@@ -24,7 +24,7 @@ path = os.path.join(root, "big")
 reading.usable_cores = lambda: 2
 root_fd = os.open(root, os.O_RDONLY)
 limits = Limits(10, 1000, 10, 1000, 1 << 40)
-scan = Scan(root_fd, limits, None, read_mounts(os.fsencode(root)), frozenset(), False, lambda *_: None)
+scan = Scan(root_fd, limits, None, read_mounts(os.fsencode(root)), frozenset(), None, lambda *_: None)
 scan.run()
 spans = [unit.first for unit in reading.units(scan.files, spans=True) if unit.count]
 assert spans == [0, 8, 16], spans

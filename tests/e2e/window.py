@@ -41,7 +41,7 @@ class Window:
             DEFAULT_LIMITS.link_text_bytes,
             DEFAULT_LIMITS.file_bytes,
         )
-        self.scan = Scan(self._root_fd, limits, None, read_mounts(self._root), frozenset(), False, lambda *_: None)
+        self.scan = Scan(self._root_fd, limits, None, read_mounts(self._root), frozenset(), None, lambda *_: None)
         self.scan.run()
 
     def read(self) -> Manifest:

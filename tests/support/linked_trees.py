@@ -240,7 +240,7 @@ class Playground:
     def _scan(self, left_out: tuple[bytes, ...]) -> Scan:
         rules = compile_rules([], left_out) if left_out else None
         limits = Limits(1000, 4096, 100, table.TEXT_MAX, 1 << 40)
-        scan = Scan(self._source_fd, limits, rules, self._mounts, frozenset(), False, lambda entries, size: None)
+        scan = Scan(self._source_fd, limits, rules, self._mounts, frozenset(), None, lambda entries, size: None)
         scan.run()
         return scan
 
