@@ -165,7 +165,15 @@ class Reading:
                 # Numbers beyond the units are rows of files that must be read again as a whole.
                 report(_cut_unit(cutter, work[index] if index < len(work) else Unit([index - len(work)])))
 
-        workers = Workers(self._channel, count, job)
+        try:
+            workers = Workers(self._channel, count, job)
+        except OSError:
+            # No more processes can be had here.
+            for fd in (units_fd, units_in, credit_fd, credit_in):
+                os.close(fd)
+            self._channel.token = None
+            yield from self._read_alone()
+            return
         self._channel.pass_credit_to(credit_in)
         feed = _Feed(units_in, len(work))
         spans = _Spans(self._files, self.settled_before_ns)

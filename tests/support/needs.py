@@ -25,6 +25,7 @@ PACKAGES = {
     "pzstd": "zstd",
     "node": "nodejs",
     "setpriv": "util-linux",
+    "prlimit": "util-linux",
     "unshare": "util-linux",
     "nsenter": "util-linux",
 }
