@@ -23,8 +23,9 @@ if MYPY:
     from sandlift_helper.mounts import Mounts
     from sandlift_helper.portions import Place
 
-    # A number stands for what a subtree will turn out to hold.
-    Item = int | tuple[Portion, Place, Place]
+    # What a portion found between two places; a number stands for what a subtree will turn out to hold.
+    Span = tuple[Portion, Place, Place]
+    Item = int | Span
 
 CACHEDIR_TAG = b"CACHEDIR.TAG"
 CACHEDIR_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
@@ -76,7 +77,7 @@ def shared_scan(
 
 
 def cache_tag(names: "list[bytes]", fd: int) -> "bytes | None":
-    """Says that a directory is a cache, by the rules of bford.info/cachedir; None of any other directory."""
+    """Says that a directory is a cache (Cache Directory Tagging Specification 0.6); None of any other directory."""
     if CACHEDIR_TAG not in names:
         return None
     try:
@@ -187,13 +188,21 @@ class _Sharing:
     def _settle(self) -> None:
         """Moves what is found into the whole, as far as nothing is missing that comes before."""
         order = self._order
+        span: "Span | None" = None
         while order:
             item = order.pop()
-            if not isinstance(item, int):
-                self._whole.take(*item)
-            elif item in self._found:
+            if isinstance(item, int):
+                if item not in self._found:
+                    order.append(item)
+                    break
                 order += self._found.pop(item)[::-1]
+            elif span and item[0] is span[0] and item[1] == span[2]:
+                # Subtrees of a batch often follow one another.
+                span = item[0], span[1], item[2]
             else:
-                order.append(item)
-                break
+                if span:
+                    self._whole.take(*span)
+                span = item
+        if span:
+            self._whole.take(*span)
         self._whole.tell()
