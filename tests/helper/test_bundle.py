@@ -100,6 +100,11 @@ class _WithoutProse(ast.NodeTransformer):
         self.generic_visit(node)
         return None if is_for_types(node) else node
 
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        if node.value is None:
+            return node
+        return ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node)
+
     def visit_Assign(self, node: ast.Assign) -> ast.Assign | None:
         target = node.targets[0]
         return None if isinstance(target, ast.Name) and target.id == "MYPY" else node
@@ -109,18 +114,20 @@ class _WithoutProse(ast.NodeTransformer):
         return None if is_prose else node
 
 
-def code_of(source: str) -> tuple[str, list[tuple[int, int]]]:
-    """The tree without its prose, and where each statement begins."""
+def code_of(source: str, indent: int) -> tuple[str, list[tuple[int, int]]]:
+    """The tree without its prose, and where each statement begins: its line, and how many times *indent* deep."""
     tree = _WithoutProse().visit(ast.parse(source))
-    places = [(node.lineno, node.col_offset) for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    return ast.dump(tree), places
+    places = [divmod(node.col_offset, indent) for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    assert not any(rest for _, rest in places)
+    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    return ast.dump(tree), list(zip(lines, [depth for depth, _ in places], strict=True))
 
 
 @modules
 def test_blanking_takes_nothing_but_prose(name: str) -> None:
     source = source_of(name)
     blanked = payload.without_prose(source)
-    assert code_of(blanked) == code_of(source)
+    assert code_of(blanked, 1) == code_of(source, 4)
     assert blanked.count("\n") == source.count("\n")
     assert '"""' not in blanked
     assert not [line for line in blanked.split("\n") if line.strip().startswith("#")]
