@@ -243,7 +243,7 @@ class Cutter:
                 status.st_gid,
                 content.size,
                 # The first row's number names the group: one group of the scan may have come apart.
-                names[0] + 1 if len(names) > 1 else 0,
+                files.offset + names[0] + 1 if len(names) > 1 else 0,
                 content.digests if first else (),
                 content.sparse_positions() if first else (),
             )

@@ -230,7 +230,9 @@ def capture(channel: Channel, message: "dict[str, object]") -> None:
         channel.send(wire.HAVE, messages.encode({"claimed": reading.done.claimed}))
         again = bytes(unpack_payload(channel.receive(wire.WANT), wire.SEGMENT_MAX)).split(b"\0")[:-1]
         if again:
-            read(channel, reading, segments, scan.files.subset(frozenset(again)), None)
+            missed = scan.files.subset(frozenset(again))
+            missed.offset = len(scan.files.paths)
+            read(channel, reading, segments, missed, None)
     done = reading.done
     channel.end(frames=done.frames, blocks=done.blocks, steady=int(clock.is_steady()))
 

@@ -191,6 +191,13 @@ class Channel:
         self.on_credit(self.credit)
         self.credit = 0
 
+    def take_credit_back(self, fd: int) -> None:
+        """Ends `pass_credit_to`, once nobody else reads *fd* any more: what the pipe still holds is spent here."""
+        credit_in, self._credit_fd = self._credit_fd, -1
+        os.close(credit_in)
+        self.credit += len(read_exactly(fd, 1 << 30))
+        os.close(fd)
+
     def spend_credit(self) -> None:
         """Waits until the host will take one more content frame."""
         while self.credit <= 0:

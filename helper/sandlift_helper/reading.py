@@ -194,6 +194,8 @@ class Reading:
             self.done.files += len(rows)
             yield rows
         self._channel.token = None
+        # Files may have to be read again after all.
+        self._channel.take_credit_back(credit_fd)
 
     def _take(self, result: bytes) -> "tuple[int, int, bool, table.Segment]":
         """Counts a unit's result; returns (row of a span's file or -1, its first block, soundness, rows)."""

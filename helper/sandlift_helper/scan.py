@@ -87,6 +87,8 @@ class Files:
 
     def __init__(self, device: int = 0) -> None:
         self.device = device
+        # What numbers of groups are counted from, so that those of two readings differ.
+        self.offset = 0
         self.paths: "list[bytes]" = []
         self.modes = array("H")
         self.mtimes_ns = array("q")

@@ -26,6 +26,7 @@ PACKAGES = {
     "node": "nodejs",
     "setpriv": "util-linux",
     "prlimit": "util-linux",
+    "strace": "strace",
     "unshare": "util-linux",
     "nsenter": "util-linux",
 }
