@@ -23,8 +23,8 @@ COMMON = (
 )
 # What the bundle of each operation holds beside them.
 OPERATIONS = {
-    "capture": ("links", "ignore", "pace", "portions", "scanners", "parts", "base", "capture"),
-    "survey": ("links", "ignore", "pace", "portions", "scanners", "parts", "base", "capture", "survey"),
+    "capture": ("links", "ignore", "portions", "scanners", "workspace", "pace", "parts", "base", "capture"),
+    "survey": ("links", "ignore", "portions", "scanners", "workspace", "survey"),
     "apply": (
         "target",
         "removal",

@@ -6,11 +6,11 @@ import sys
 
 from sandlift_helper import messages, table, wire
 from sandlift_helper.blocks import FILE_FLAGS
-from sandlift_helper.capture import Request, scan_workspace
 from sandlift_helper.channel import Channel
 from sandlift_helper.codec import available
 from sandlift_helper.ladder import Ladder
 from sandlift_helper.scan import loss_reason
+from sandlift_helper.workspace import Request, scan_workspace
 
 LARGEST_COUNT = 10
 

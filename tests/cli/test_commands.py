@@ -21,7 +21,10 @@ def test_version_and_help() -> None:
     assert done.status == 0
     assert done.err == ""
     listed = re.findall(r"^  ([a-z]+)  ", done.out, re.MULTILINE)
-    assert listed == "capture doctor restore log show ls cat audit import export verify salvage prune helper completion".split()
+    assert (
+        listed
+        == "capture doctor restore log show ls cat audit import export verify salvage prune helper completion".split()
+    )
 
 
 def test_no_command_shows_the_help_and_is_an_error() -> None:

@@ -18,11 +18,11 @@ from sandlift.manifest import Manifest
 from sandlift.validate import Gathering
 from sandlift_helper import members, table, wire
 from sandlift_helper.blocks import Cutter, Seen
-from sandlift_helper.capture import judge_links
 from sandlift_helper.codec import Packer
 from sandlift_helper.links import components
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.scan import Limits, Scan
+from sandlift_helper.workspace import judge_links
 
 
 class Window:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from e2e.conftest import local, no_identity_of_the_user, place, roads_over, sshd, unprivileged
+from e2e.conftest import local, no_identity_of_the_user, place, sshd
 from incremental.again import Repeated
 
 from support.needs import lacking

@@ -1,4 +1,4 @@
-"""Snapshots of other targets as bases: what the sandbox proves to have does not travel, what it does not is asked for."""
+"""Snapshots of other targets: what the sandbox proves to have does not travel, what it does not is asked for."""
 
 from __future__ import annotations
 

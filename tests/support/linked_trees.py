@@ -23,7 +23,7 @@ from typing import Self
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
-from sandlift_helper import capture, links, table
+from sandlift_helper import links, table, workspace
 from sandlift_helper.ignore import compile_rules
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.scan import Limits, Scan
@@ -211,7 +211,7 @@ class Playground:
         """Makes the tree, takes it, sets it down, and asks the kernel.  Raises AssertionError."""
         with _built(self._source_fd, {path: self._filled(entry) for path, entry in tree.entries.items()}):
             scan = self._scan(tree.left_out)
-            kept = capture.judge_links(scan, self._spellings)
+            kept = workspace.judge_links(scan, self._spellings)
             for path, _, text, original in kept:
                 if original:
                     self._check_rebased(path, text, original)
