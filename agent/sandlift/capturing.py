@@ -178,8 +178,8 @@ class _Capturing:
                 self._keep_partial(shelf, pack, error)
                 raise
             self._watch.progress("store")
-            sizes = shelf.finish(self._end.get("blocks", -1))
-            if self._base.is_whole and self._gathering.is_empty and not sizes:
+            shelf.finish(self._end.get("blocks", -1))
+            if self._base.is_whole and self._gathering.is_empty and not shelf.brought:
                 record, counts = self._commit_again()
             else:
                 record, counts = self._commit(pack, shelf)
@@ -239,10 +239,10 @@ class _Capturing:
         self._run.tell(wire.frame(wire.WANT, wire.packed_header(wire.CODEC_NONE, len(data)) + data))
 
     def _size_of(self, shelf: Shelf) -> Callable[[bytes], int | None]:
-        sizes, base = shelf.sizes, self._base
+        brought, base = shelf.brought, self._base
 
         def size_of(digest: bytes) -> int | None:
-            size = sizes.get(digest)
+            size = brought.size_bytes(digest)
             return base.size_bytes(digest) if size is None else size
 
         return size_of
@@ -270,7 +270,7 @@ class _Capturing:
 
         if self._base.is_whole:
             self._gathering.keep(self._base.all_rows())
-        manifest = self._gathering.accept(shelf.sizes, self._size_of(shelf))
+        manifest = self._gathering.accept(shelf.brought, self._size_of(shelf))
         unfinished = table.UNFINISHED in manifest.rows.flags
         _check_strict(self._spec, manifest.counts, unfinished=unfinished)
         if unfinished:
@@ -280,7 +280,7 @@ class _Capturing:
                 f"the database {shown(path)} was written to meanwhile: it and its journal may not fit together"
             )
         record, packs = commit(
-            self._store, pack, manifest, shelf.offsets, self._provenance, self._run.deadline, self._base.place
+            self._store, pack, manifest, shelf.brought.offset, self._provenance, self._run.deadline, self._base.place
         )
         rows = self._gathering.rows
         if not self._end.get("steady"):
@@ -296,7 +296,7 @@ class _Capturing:
 
         shelf.drain()
         shelf.check()
-        if keep(self._store, self._base, self._gathering, pack, shelf.sizes, shelf.offsets, self._provenance):
+        if keep(self._store, self._base, self._gathering, pack, shelf.brought, self._provenance):
             error.hint = (
                 "what had come is kept: the same capture goes on from there, and"
                 f" sandlift salvage {self._spec.workspace} makes a snapshot of it"

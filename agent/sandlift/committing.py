@@ -40,14 +40,14 @@ def commit(
     store: Store,
     pack: PackWriter,
     manifest: Manifest,
-    offsets: Mapping[bytes, int],
+    offset_of: Callable[[bytes], int | None],
     provenance: Provenance,
     deadline: Deadline,
     place: Callable[[bytes], Place] | None = None,
 ) -> tuple[RefRecord, tuple[str, ...]]:
     """Stores pack and snapshot, unless the store has the snapshot with all its packs, then the ref.
 
-    Returns the ref's record and the snapshot's packs.  *offsets* gives each block's place in the pack by its digest,
+    Returns the ref's record and the snapshot's packs.  *offset_of* gives a block's place in the pack by its digest,
     *place* that of a block which was held before.  Raises what the store raises, DeadlineExceeded, and StoreDamaged
     when a pack that was there before is not there any more.
     """
@@ -56,7 +56,7 @@ def commit(
     reused = packs is not None
     if packs is None:
         pack.commit()
-        snapshot = _placed(manifest, provenance.capture_id, offsets, place)
+        snapshot = _placed(manifest, provenance.capture_id, offset_of, place)
         packs = snapshot.packs
         store.put_snapshot(snapshot)
         # What was held may have been pruned since it was offered.
@@ -69,13 +69,13 @@ def commit(
 
 
 def _placed(
-    manifest: Manifest, name: str, offsets: Mapping[bytes, int], place: Callable[[bytes], Place] | None
+    manifest: Manifest, name: str, offset_of: Callable[[bytes], int | None], place: Callable[[bytes], Place] | None
 ) -> StoredSnapshot:
     """Returns the snapshot, whose new blocks lie in the pack *name*."""
     packs: dict[str, int] = {}
     pack_index, found = array("I"), array("Q")
     for digest in manifest.blocks:
-        offset = offsets.get(digest)
+        offset = offset_of(digest)
         if offset is not None:
             where = name
         else:

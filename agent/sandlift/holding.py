@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Protocol
 
+from sandlift.errors import StoreDamaged
 from sandlift.manifest import Manifest
 from sandlift.store import PartialCapture, Store, StoredSnapshot
 from sandlift_helper.table import split_digests
@@ -90,8 +91,6 @@ class SnapshotHolding:
 
     def read(self, digests: list[bytes]) -> dict[bytes, bytes]:
         """Returns these blocks, but for those that are damaged."""
-        from sandlift.errors import StoreDamaged
-
         blocks = self._store.blocks(self._snapshot)
         found = {}
         for digest in sorted(digests, key=lambda digest: self.place(digest) or ("", 0)):
@@ -100,6 +99,41 @@ class SnapshotHolding:
             except StoreDamaged:
                 continue
         return found
+
+
+class Brought(Mapping[bytes, int]):
+    """The blocks that one capture brings into a pack: the size of each, by digest, in the order in which they came."""
+
+    def __init__(self, pack: str) -> None:
+        self.pack = pack
+        self._index_of: dict[bytes, int] = {}
+        self._sizes = array("I")
+        self._offsets = array("Q")
+
+    def add(self, digest: bytes, size_bytes: int, offset: int) -> None:
+        """Adds a block; one that has come before keeps its first place."""
+        if self._index_of.setdefault(digest, len(self._sizes)) == len(self._sizes):
+            self._sizes.append(size_bytes)
+            self._offsets.append(offset)
+
+    def size_bytes(self, digest: bytes) -> int | None:
+        """See `Holding`."""
+        index = self._index_of.get(digest)
+        return None if index is None else self._sizes[index]
+
+    def offset(self, digest: bytes) -> int | None:
+        """Returns the decoded offset of a block's member in the pack, or None for one that has not come."""
+        index = self._index_of.get(digest)
+        return None if index is None else self._offsets[index]
+
+    def __getitem__(self, digest: bytes) -> int:
+        return self._sizes[self._index_of[digest]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._index_of)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
 
 
 class PartialHolding:

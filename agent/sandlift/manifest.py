@@ -78,7 +78,7 @@ class Manifest:
         )
         summed = hashlib.sha256()
         for column in (
-            b"".join(path + b"\0" for path in rows.paths),
+            b"\0".join((*rows.paths, b"")),
             bytes(rows.kinds),
             executable,
             little_endian(rows.sizes),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import secrets
 from array import array
-from collections.abc import Mapping
 
 from sandlift.base import Base
 from sandlift.committing import Provenance, commit
 from sandlift.deadline import Deadline
 from sandlift.errors import StoreDamaged
-from sandlift.holding import Holding, PartialHolding, Place, SnapshotHolding
+from sandlift.holding import Brought, Holding, PartialHolding, Place, SnapshotHolding
 from sandlift.limits import Limits
 from sandlift.model import Counts
 from sandlift.store import PackWriter, PartialCapture, RefRecord, Store
@@ -26,22 +25,21 @@ def keep(
     base: Base,
     gathering: Gathering,
     pack: PackWriter,
-    sizes: Mapping[bytes, int],
-    offsets: Mapping[bytes, int],
+    brought: Brought,
     provenance: Provenance,
 ) -> bool:
     """Stores what came as the target's partial; returns whether there was anything worth it."""
     earlier, rows = base.partial, gathering.rows
-    if not sizes and not rows.kinds.count(table.FILE):
+    if not brought and not rows.kinds.count(table.FILE):
         # Only once the first file has come is all told that the scan found.
         return earlier is not None
     pack.commit()
     blocks = _Blocks()
-    for digest, size in sizes.items():
-        blocks.add(digest, size, (pack.name, offsets[digest]))
+    for digest, size in brought.items():
+        blocks.add(digest, size, (pack.name, brought.offset(digest) or 0))
     if earlier is not None:
         for digest, size, place in PartialHolding(earlier):
-            if digest not in sizes:
+            if digest not in brought:
                 blocks.add(digest, size, place)
     rows.orphans = bytearray()
     kept = base.all_rows() if base.is_whole else gathering.kept
@@ -121,7 +119,7 @@ def salvage(store: Store, partial: PartialCapture, limits: Limits, deadline: Dea
         note="salvaged: the capture broke off",
     )
     with store.begin_pack(provenance.capture_id) as pack:
-        record, packs = commit(store, pack, manifest, {}, provenance, deadline, place)
+        record, packs = commit(store, pack, manifest, lambda _: None, provenance, deadline, place)
     store.write_scan(scan_cache(gathering.rows, record, instance=b"", packs=packs))
     store.remove_partial(partial)
     return record, manifest.counts

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import Any
 
 from sandlift_helper import table
 from sandlift_helper.table import Segment
@@ -18,45 +20,58 @@ def select(rows: Segment, chosen: Sequence[int]) -> Segment:
     """
     taken = Segment()
     taken.root = rows.root
-    taken.paths = [rows.paths[row] for row in chosen]
-    taken.kinds = bytearray([rows.kinds[row] for row in chosen])
+    flags = bytearray(len(rows))
+    for row in chosen:
+        flags[row] = 1
+    taken.paths = list(compress(rows.paths, flags))
+    taken.kinds = bytearray(compress(rows.kinds, flags))
     for name in _ENTRY_COLUMNS:
         column = getattr(rows, name)
-        setattr(taken, name, array(column.typecode, [column[row] for row in chosen]))
+        setattr(taken, name, array(column.typecode, compress(column, flags)))
     if rows.texts:
-        links = [place for place, row in _places(rows, table.LINK, chosen)]
-        taken.texts = [rows.texts[place] for place in links]
-        taken.originals = [rows.originals[place] for place in links]
+        links = _flags_of(rows, table.LINK, flags)
+        taken.texts, taken.originals = list(compress(rows.texts, links)), list(compress(rows.originals, links))
     if rows.inodes:
-        files = [place for place, row in _places(rows, table.FILE, chosen)]
-        taken.ctimes_ns = array("q", [rows.ctimes_ns[place] for place in files])
-        taken.inodes = array("Q", [rows.inodes[place] for place in files])
-        taken.settled = bytearray([rows.settled[place] for place in files])
-    _take_content(taken, rows, chosen)
+        files = _flags_of(rows, table.FILE, flags)
+        taken.ctimes_ns = array("q", compress(rows.ctimes_ns, files))
+        taken.inodes = array("Q", compress(rows.inodes, files))
+        taken.settled = bytearray(compress(rows.settled, files))
+    _take_content(taken, rows, flags)
     taken.count_names()
     return taken
 
 
-def _places(rows: Segment, kind: int, chosen: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns (index among the rows of *kind*, row) of those that are chosen."""
-    place_of = {row: place for place, row in enumerate(row for row, other in enumerate(rows.kinds) if other == kind)}
-    return [(place_of[row], row) for row in chosen if row in place_of]
+def files_of(rows: Segment, column: str) -> Iterator[Any]:
+    """Yields a column's items in the rows that are files."""
+    return compress(getattr(rows, column), _is_file(rows))
 
 
-def _take_content(taken: Segment, rows: Segment, chosen: Sequence[int]) -> None:
-    contents, carriers = list(rows.contents()), rows.first_of_groups()
-    started: set[int] = set()
-    digests = []
-    for index, row in enumerate(chosen):
-        group = rows.groups[row]
-        digest, position, count = contents[carriers[group] if group else row]
+def _is_file(rows: Segment) -> Iterator[bool]:
+    return (kind == table.FILE for kind in rows.kinds)
+
+
+def _flags_of(rows: Segment, kind: int, flags: bytearray) -> bytearray:
+    """Returns the flags of the rows of one kind."""
+    return bytearray(flag for flag, other in zip(flags, rows.kinds, strict=True) if other == kind)
+
+
+def _take_content(taken: Segment, rows: Segment, flags: bytearray) -> None:
+    carried = _contents_of_groups(rows)
+    counts, digests, positions = array("I"), bytearray(), array("I")
+    for flag, group, content in zip(flags, rows.groups, rows.contents(), strict=True):
+        if not flag:
+            continue
+        digest, position, count = carried.pop(group, (0, -1, 0)) if group else content
+        counts.append(count)
+        digests += rows.digests[32 * digest : 32 * (digest + count)]
+        if position >= 0:
+            positions += rows.positions[position : position + count]
+    taken.counts, taken.digests, taken.positions = counts, digests, positions
+
+
+def _contents_of_groups(rows: Segment) -> dict[int, tuple[int, int, int]]:
+    found: dict[int, tuple[int, int, int]] = {}
+    for group, content in zip(rows.groups, rows.contents(), strict=True):
         if group:
-            if group in started:
-                count = 0
-            started.add(group)
-            taken.counts[index] = count
-        if count:
-            digests.append(rows.digests[32 * digest : 32 * (digest + count)])
-            if position >= 0:
-                taken.positions += rows.positions[position : position + count]
-    taken.digests = bytearray().join(digests)
+            found.setdefault(group, content)
+    return found

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError
+from sandlift.holding import Brought
 from sandlift.provers import SHARED, Frame, Provers
 
 if TYPE_CHECKING:
@@ -25,15 +26,14 @@ if TYPE_CHECKING:
 class Shelf:
     """Takes content frames and puts what they hold into *pack*; a context manager.
 
-    ``sizes`` and ``offsets`` give each block's size and place in the pack, by its digest; they are whole after
-    `drain` and `finish`.  *grant* is called with 1 for each frame that is stored.
+    ``brought`` are the blocks that have come; it is whole after `drain` and `finish`.  *grant* is called with 1 for
+    each frame that is stored.
     """
 
     def __init__(
         self, pack: PackWriter, grant: Callable[[int], None], deadline: Deadline, *, provers: Provers = SHARED
     ) -> None:
-        self.sizes: dict[bytes, int] = {}
-        self.offsets: dict[bytes, int] = {}
+        self.brought = Brought(pack.name)
         self._pack = pack
         self._grant = grant
         self._deadline = deadline
@@ -78,8 +78,8 @@ class Shelf:
         if self._failure is not None:
             raise self._failure
 
-    def finish(self, blocks: int) -> dict[bytes, int]:
-        """Waits for the last frame; returns the sizes.  Raises RemoteProtocolError when blocks are missing."""
+    def finish(self, blocks: int) -> None:
+        """Waits for the last frame.  Raises RemoteProtocolError when blocks are missing."""
         self._queue.put(None)
         while self._thread.is_alive():
             self._deadline.check("storing")
@@ -87,7 +87,6 @@ class Shelf:
         self.check()
         if self._blocks != blocks:
             raise RemoteProtocolError(f"the stream's end counts {blocks} blocks, {self._blocks} came")
-        return self.sizes
 
     def _is_empty(self) -> bool:
         return self._taken == self._stored
@@ -128,7 +127,5 @@ class Shelf:
         offset = self._pack.append(run.stored, run.size_bytes)
         for digest, start, size in run.blocks:
             self._blocks += 1
-            # A block may come twice, when two of the helper's workers met it at once; the first place counts.
-            if digest not in self.sizes:
-                self.sizes[digest] = size
-                self.offsets[digest] = offset + start
+            # A block may come twice, when two of the helper's workers met it at once.
+            self.brought.add(digest, size, offset + start)

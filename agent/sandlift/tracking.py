@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from array import array
 from collections.abc import Iterable
+from itertools import accumulate
 
-from sandlift.selection import select
+from sandlift.selection import files_of, select
 from sandlift.store import RefRecord, ScanCache, encode_part
 from sandlift_helper import parts, table
 from sandlift_helper.table import Segment
@@ -28,8 +29,7 @@ def scan_cache(rows: Segment, record: RefRecord, *, instance: bytes, packs: Iter
     firsts = [b"", *rows.paths[PART_ROWS::PART_ROWS]]
     starts = parts.bounds(files.paths, firsts)
     ends = [*starts[1:], len(files)]
-    blocks = [digest for kind, (digest, _, _) in zip(rows.kinds, rows.contents(), strict=True) if kind == table.FILE]
-    blocks.append(len(rows.digests) // 32)
+    blocks = array("Q", accumulate(files_of(rows, "counts"), initial=0))
     prefixes = array("Q")
     prefixes.frombytes(bytes(rows.digests))
     prefixes = prefixes[::4]
@@ -64,12 +64,11 @@ def _without_files(rows: Segment) -> Segment:
 
 def _files(rows: Segment) -> Segment:
     """Returns the files without their content."""
-    chosen = [row for row, kind in enumerate(rows.kinds) if kind == table.FILE]
     files = copy.copy(rows)
     for name in ("paths", "modes", "mtimes_ns", "uids", "gids", "sizes"):
         column = getattr(rows, name)
-        items = [column[row] for row in chosen]
-        setattr(files, name, items if isinstance(column, list) else array(column.typecode, items))
-    files.kinds = bytearray([table.FILE]) * len(chosen)
-    files.groups = files.counts = array("I", bytes(4 * len(chosen)))
+        items = files_of(rows, name)
+        setattr(files, name, array(column.typecode, items) if isinstance(column, array) else list(items))
+    files.kinds = bytearray([table.FILE]) * len(files.paths)
+    files.groups = files.counts = array("I", bytes(4 * len(files.paths)))
     return files

@@ -167,9 +167,11 @@ class Gathering:
         rows.groups = number_groups(rows.groups)
         issues = _Issues()
         _check_files(rows, issues, size_of or sent.get)
-        stray = sent.keys() - set(split_digests(rows.digests)) - orphans
-        if stray:
-            issues.add(f"{len(stray)} blocks were sent that nothing names")
+        strays = set(sent)
+        strays.difference_update(split_digests(rows.digests), orphans)
+        if strays:
+            issues.add(f"{len(strays)} blocks were sent that nothing names")
+        del strays
         self._join()
         rows = self._rows
         if rows.root is None or rows.root.mode > 0o7777:
@@ -312,8 +314,7 @@ def check_limits(rows: Segment, limits: Limits) -> None:
 
 
 def _is_rising(paths: list[bytes]) -> bool:
-    keys = [table.sort_key(path) for path in paths]
-    return all(first < second for first, second in pairwise(keys))
+    return all(first < second for first, second in pairwise(map(table.sort_key, paths)))
 
 
 def _bad_components(path: bytes) -> bool:
@@ -404,7 +405,7 @@ def _is_rising_below(places: array[int] | range, end: int) -> bool:
 
 
 def _check_excluded(rows: Segment, issues: _Issues, directories: Collection[bytes]) -> None:
-    kinds = dict(zip(rows.paths, rows.kinds, strict=True))
+    kinds = _kinds_of(rows, set(rows.excluded_paths))
     changed = {path for path, flag in zip(rows.flag_paths, rows.flags, strict=True) if flag == table.CHANGED}
     if not _is_rising(rows.excluded_paths):
         issues.add("two excluded rows have the same path")
@@ -419,6 +420,13 @@ def _check_excluded(rows: Segment, issues: _Issues, directories: Collection[byte
             issues.add(f"an excluded row names an entry: {shown(path)}")
 
 
+def _kinds_of(rows: Segment, paths: set[bytes]) -> dict[bytes, int]:
+    """Returns the kinds of those entries that bear one of these paths."""
+    if not paths:
+        return {}
+    return {path: kind for path, kind in zip(rows.paths, rows.kinds, strict=True) if path in paths}
+
+
 def _may_be_kept(entry_kind: int, kind: int, reason: int, changed: bool) -> bool:
     if entry_kind == kind == table.DIRECTORY:
         return reason in _KEPT_DIRECTORY_REASONS
@@ -430,7 +438,7 @@ def _excluded(rows: Segment) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _check_flags(rows: Segment, issues: _Issues, directories: Collection[bytes]) -> None:
-    kinds = dict(zip(rows.paths, rows.kinds, strict=True))
+    kinds = _kinds_of(rows, set(rows.flag_paths))
     excluded = set(rows.excluded_paths)
     if not _is_rising(rows.flag_paths):
         issues.add("two flags have the same path")

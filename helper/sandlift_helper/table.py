@@ -25,12 +25,14 @@ because a snapshot that is like this one holds them, the proof that they are hel
 
 import sys
 from array import array
+from itertools import islice
+from operator import le
 
 from sandlift_helper.wire import BLOCK_MAX, SEGMENT_MAX
 
 MYPY = False
 if MYPY:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 VERSION = 1
 # Of a segment with passing columns.
@@ -330,43 +332,47 @@ class Segment:
         columns = self.paths, self.texts, self.originals, self.excluded_paths, self.details, self.flag_paths
         self.names_size = sum(sum(map(len, column)) + len(column) for column in columns)
 
-    def _keep(self, rows: "list[int]", *names: str) -> None:
+    def _keep(self, rows: "Sequence[int]", *names: str) -> None:
         """Replaces each column of these *names* by its items in *rows*."""
         for name in names:
             column = getattr(self, name)
-            items = [column[row] for row in rows]
-            if isinstance(column, array):
-                setattr(self, name, array(column.typecode, items))
-            else:
-                setattr(self, name, type(column)(items))
+            items = (column[row] for row in rows)
+            setattr(self, name, array(column.typecode, items) if isinstance(column, array) else type(column)(items))
 
     def _keep_entries(self, rows: "list[int]") -> None:
-        contents = list(self.contents())
+        # Arrays: a list of a million numbers takes as much memory as the table.
+        starts, places = array("Q"), array("Q")
+        for digest, position, _ in self.contents():
+            starts.append(digest)
+            places.append(position + 1)
         digests, positions = bytearray(), array("I")
         for row in rows:
-            digest, position, count = contents[row]
-            digests += self.digests[32 * digest : 32 * (digest + count)]
-            if position >= 0:
-                positions += self.positions[position : position + count]
+            count = self.counts[row]
+            if count:
+                digests += self.digests[32 * starts[row] : 32 * (starts[row] + count)]
+                if places[row]:
+                    positions += self.positions[places[row] - 1 : places[row] - 1 + count]
         self.digests, self.positions = digests, positions
-        links, files = (_indices(self.kinds, kind) for kind in (LINK, FILE))
-        self._keep([links[row] for row in rows if row in links], "texts", "originals")
+        self._keep(_of_kind(self.kinds, LINK, rows), "texts", "originals")
         if self.inodes:
-            self._keep([files[row] for row in rows if row in files], "ctimes_ns", "inodes", "settled")
+            self._keep(_of_kind(self.kinds, FILE, rows), "ctimes_ns", "inodes", "settled")
         self._keep(rows, "paths", "kinds", "modes", "mtimes_ns", "uids", "gids", "sizes", "groups", "counts")
 
 
 def _order(paths: "list[bytes]") -> "list[int] | None":
     keys = [sort_key(path) for path in paths]
-    # Sorting what is sorted already takes one comparison a row.
-    if keys == sorted(keys):
+    if all(map(le, keys, islice(keys, 1, None))):
         return None
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
-def _indices(kinds: bytearray, kind: int) -> "dict[int, int]":
-    """Returns, for each row of a kind, how many rows of that kind are before it."""
-    return {row: index for index, row in enumerate(row for row, other in enumerate(kinds) if other == kind)}
+def _of_kind(kinds: bytearray, kind: int, rows: "list[int]") -> "array[int]":
+    """Returns for each of *rows* that is of this kind, in turn, how many rows of the kind are before it."""
+    before, count = array("I"), 0
+    for other in kinds:
+        before.append(count)
+        count += other == kind
+    return array("I", (before[row] for row in rows if kinds[row] == kind))
 
 
 def encode(segment: Segment) -> bytes:

@@ -79,7 +79,7 @@ def test_places_follow_the_order_of_arrival(writer: PackWriter, codec: int) -> N
     assert sizes == {digest_of(block): len(block) for blocks in runs for block in blocks}
     place = 0
     for digest in digests:
-        assert shelf.offsets[digest] == place
+        assert shelf.brought.offset(digest) == place
         place += members.HEADER_SIZE + members.padded(sizes[digest])
     assert writer.blocks_bytes == place
     assert paid == [1] * len(runs)
@@ -90,7 +90,7 @@ def test_the_first_place_of_a_block_counts(writer: PackWriter) -> None:
         for blocks in ([b"a", b"b"], [b"b", b"c"], [b"a"]):
             shelf.put(pack(run_of(blocks)))
         assert len(shelf.finish(5)) == 3
-    assert [shelf.offsets[digest_of(block)] for block in (b"a", b"b", b"c")] == [0, 1024, 3072]
+    assert [shelf.brought.offset(digest_of(block)) for block in (b"a", b"b", b"c")] == [0, 1024, 3072]
 
 
 @pytest.mark.parametrize("counted", [0, 1, 3])
@@ -112,7 +112,7 @@ def test_a_refusal_is_told_and_nothing_is_stored_or_paid_after_it(writer: PackWr
             shelf.finish(22)
         with pytest.raises(RemoteProtocolError, match="does not hash to its name"):
             shelf.check()
-    assert list(shelf.sizes) == [digest_of(b"before")]
+    assert list(shelf.brought) == [digest_of(b"before")]
     assert paid == [1]
 
 
@@ -154,11 +154,11 @@ def test_what_was_put_so_far_is_stored_when_it_is_drained(writer: PackWriter) ->
         for count in range(1, 6):
             shelf.put(pack(run_of([os.urandom(300_000)])))
             shelf.drain()
-            assert len(shelf.sizes) == len(shelf.offsets) == count
+            assert len(shelf.brought) == count
         shelf.put(BAD)
         shelf.put(pack(run_of([b"late"])))
         shelf.drain()
-        assert len(shelf.sizes) == 5
+        assert len(shelf.brought) == 5
         with pytest.raises(RemoteProtocolError, match="does not hash"):
             shelf.check()
 

@@ -129,7 +129,7 @@ def import_archive(
             labels=spec.labels,
             note=spec.note,
         )
-        record, _ = commit(opened, pack, manifest, shelf.offsets, provenance, deadline)
+        record, _ = commit(opened, pack, manifest, shelf.offsets.get, provenance, deadline)
     return captured(record, manifest.counts, Wire(received=source.count_bytes), watch.end())
 
 
