@@ -36,10 +36,12 @@ START = (
 ) % (START_LIMIT_S, wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
 
 _QUOTES = '"""'
-# Of a parameter, in a signature of one line.
+# Of a parameter.
 _ANNOTATION = re.compile(r""": (?:"[^"]*"|[\w.]+)(?=[,)]| = )""")
 # Of a variable that gets its first value.
 _VARIABLE = re.compile(r"""^([\w.]+): (?:"[^"]*"|[\w.]+) = """)
+# Behind code, and with no quote in it, so that it is no part of a text.
+_COMMENT = re.compile(r"""  # [^"']*$""")
 _INDENT = 4
 _FOR_MYPY = ("MYPY = False", "if MYPY:")
 # Names are bytes whatever the locale: a multibyte codec such as Big5 would not give them back as they were.
@@ -47,7 +49,7 @@ PYTHON_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
 
 
 def without_prose(source: str) -> str:
-    """Returns the source of one of our modules without comment lines, docstrings and what only mypy reads.
+    """Returns the source of one of our modules without comments, docstrings and what only mypy reads.
 
     Prose is a third of the bundle, and no sandbox reads it; nor does one need more than a space to indent by.
     Lines keep their numbers.  A docstring becomes ``0``, so that a body which is nothing but a docstring stays one.
@@ -55,7 +57,7 @@ def without_prose(source: str) -> str:
     ``if MYPY:`` stands at the top level.  A test compares the syntax trees.
     """
     lines = []
-    inside = for_mypy = False
+    inside = for_mypy = in_signature = False
     for line in source.split("\n"):
         text = line.strip()
         for_mypy = line in _FOR_MYPY or (for_mypy and (not text or line.startswith(" ")))
@@ -71,11 +73,15 @@ def without_prose(source: str) -> str:
             line = ""
         elif text.endswith(":") and ") -> " in text:
             line = line[: line.rindex(") -> ")] + "):"
-            if text.startswith("def "):
-                line = _ANNOTATION.sub("", line)
+            in_signature = text.startswith("def ")
+        elif text.startswith("def "):
+            in_signature = True
+        if in_signature:
+            line = _ANNOTATION.sub("", line)
+            in_signature = not line.endswith(":")
         text = line.lstrip(" ")
         indent = (len(line) - len(text)) // _INDENT
-        lines.append(" " * indent + _VARIABLE.sub(r"\1 = ", text))
+        lines.append(" " * indent + _COMMENT.sub("", _VARIABLE.sub(r"\1 = ", text)))
     return "\n".join(lines)
 
 
