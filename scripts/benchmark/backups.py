@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 
-from benchmark.contest import Bench, Step, absent, emptied, size_bytes
+from benchmark.contest import SLOW_ROUNDS, Bench, Step, absent, emptied, size_bytes
 from benchmark.processes import Command
 from benchmark.trees import Tree
 
@@ -41,20 +41,20 @@ def keep_steps(bench: Bench, tree: Tree, place: Path) -> list[Step]:
             name="restic backup",
             command=[*restic, "backup", str(tree.path)],
             prepare=made(bench, place / "restic", [*restic, "init"]),
-            is_slow=True,
+            most_rounds=SLOW_ROUNDS,
         ),
         Step(
             name="borg create",
             command=borg_create(tree, borg, "first"),
             prepare=made(bench, borg, ["borg", "init", "-e", "none", str(borg)]),
-            is_slow=True,
+            most_rounds=SLOW_ROUNDS,
             needs="borg",
         ),
         Step(
             name="UnixLocal persist",
             command=[sys.executable, UNIX_LOCAL, "persist", str(tree.path), str(place / "persisted.tar")],
             stated=stated_seconds,
-            is_slow=True,
+            most_rounds=SLOW_ROUNDS,
         ),
     ]
     if bench.program is not None:
@@ -66,8 +66,13 @@ def keep_steps(bench: Bench, tree: Tree, place: Path) -> list[Step]:
 def again_steps(bench: Bench, tree: Tree, place: Path) -> list[Step]:
     restic = ["restic", "-q", "-r", str(place / "restic"), "backup", str(tree.path)]
     steps = [
-        Step(name="restic backup", command=restic, is_slow=True),
-        Step(name="borg create", command=borg_create(tree, place / "borg", "{now:%s%f}"), is_slow=True, needs="borg"),
+        Step(name="restic backup", command=restic, most_rounds=SLOW_ROUNDS),
+        Step(
+            name="borg create",
+            command=borg_create(tree, place / "borg", "{now:%s%f}"),
+            most_rounds=SLOW_ROUNDS,
+            needs="borg",
+        ),
     ]
     if bench.program is not None:
         command = bench.program.capture(place / "store", str(tree.path))
@@ -84,15 +89,21 @@ def back_steps(bench: Bench, tree: Tree, place: Path) -> list[Step]:
             name="restic restore",
             command=[*restic, str(place / "restic-out")],
             prepare=emptied(place / "restic-out"),
-            is_slow=True,
+            most_rounds=SLOW_ROUNDS,
         ),
-        Step(name="borg extract", command=extract, prepare=emptied(place / "borg-out"), is_slow=True, needs="borg"),
+        Step(
+            name="borg extract",
+            command=extract,
+            prepare=emptied(place / "borg-out"),
+            most_rounds=SLOW_ROUNDS,
+            needs="borg",
+        ),
         Step(
             name="UnixLocal hydrate",
             command=hydrate,
             prepare=absent(place / "hydrated"),
             stated=stated_seconds,
-            is_slow=True,
+            most_rounds=SLOW_ROUNDS,
         ),
     ]
     if bench.program is not None:

@@ -37,8 +37,8 @@ class Step:
     traffic: Callable[[bytes], Traffic] | None = None
     stated: Callable[[bytes], tuple[float, float]] | None = None
     """For a library: the seconds of the work itself, and its processor seconds, which the command prints."""
-    is_slow: bool = False
-    """Runs in the first rounds only."""
+    most_rounds: int | None = None
+    """A slow one runs in the first rounds only."""
     repeatable: bool = True
     needs: str = ""
     """The program that must be installed, where it is not the command's first word."""
@@ -114,7 +114,7 @@ class Bench:
     def contest(self, group: str, tree: str, steps: Sequence[Step], number: int) -> None:
         """Run each step once, in the order of the round, and again where others disturbed it."""
         for step in steps if number % 2 == 0 else reversed(steps):
-            if step.is_slow and number >= SLOW_ROUNDS:
+            if step.most_rounds is not None and number >= step.most_rounds:
                 continue
             program = step.needs or first_word(step.command)
             if step.is_peer and shutil.which(program) is None:

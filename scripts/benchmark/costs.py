@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 
-from benchmark import BIN, ROOT, LeftOutError, note
+from benchmark import BIN, ROOT, LeftOutError
 from benchmark.contest import MIB, Bench, Step, absent
-from benchmark.sandbox import SYSTEM_PYTHON, option_names
+from benchmark.sandbox import SYSTEM_PYTHON
 
 STARTS_A_ROUND = 5
 HELPER_STARTS = 11
@@ -103,37 +103,35 @@ def memory(bench: Bench) -> None:
     bench.renew()
 
 
-def many(bench: Bench) -> dict[str, object] | None:
-    """What scripts/many says of many captures at once; it measures and judges itself."""
+def many(bench: Bench) -> None:
+    """Many captures at once, by scripts/many, which measures for itself."""
     script = ROOT / "scripts" / "many"
     if bench.program is None:
-        return None
+        return
     if not os.access(script, os.X_OK):
         raise LeftOutError("many captures at once: there is no scripts/many")
-    known = option_names(bench.run([str(script), "--help"]).decode())
-    words = [str(script), *(["--json"] if "--json" in known else [])]
-    if bench.reference == "quick":
-        if "--count" not in known:
-            raise LeftOutError("many captures at once: scripts/many knows no --count, and takes long without")
-        words += ["--count", "20"]
-    note("many, by scripts/many")
+    words = [str(script), *(["--captures", "20"] if bench.reference == "quick" else [])]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=MANY_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise LeftOutError(f"many captures at once: after {MANY_TIMEOUT_S} s scripts/many still runs") from error
-    if done.returncode != 0:
+    found = many_figures(done.stdout)
+    if not found:
         raise LeftOutError(f"many captures at once: scripts/many ended with {done.returncode}: {done.stderr[-300:]}")
-    return last_object(done.stdout) or {"text": done.stdout.strip()[-4000:]}
+    for name, value in found.items():
+        bench.figure(name, value)
 
 
-def last_object(text: str) -> dict[str, object] | None:
-    """The last line of a text that is a JSON object."""
-    for line in reversed(text.splitlines()):
-        if line.startswith("{"):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(found, dict):
-                return found
-    return None
+def many_figures(text: str) -> dict[str, float]:
+    """What the lines of scripts/many say; nothing unless the comparison is among them."""
+    throughput = re.search(r"([\d.]+) x the best of ", text)
+    if throughput is None or not float(throughput[1]):
+        return {}
+    found = {
+        "many failures": float(sum(int(count) for count in re.findall(r"(\d+) failures", text))),
+        "many slowdown": 1 / float(throughput[1]),
+    }
+    turn = re.search(r"event loop: (\d+) ms", text)
+    if turn is not None:
+        found["many event loop"] = float(turn[1])
+    return found

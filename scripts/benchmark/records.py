@@ -90,7 +90,9 @@ BUDGETS: tuple[RatioBudget | FigureBudget, ...] = (
         peer="rsync -a",
         at_most=0.6,
     ),
-    FigureBudget(work="nothing changed, many files, bytes", figure="unchanged bytes, million", at_most=0.1, unit="%"),
+    FigureBudget(
+        work="nothing changed, many files, on the wire", figure="unchanged KiB, million", at_most=None, unit="KiB"
+    ),
     RatioBudget(work="1 % changed", group="changed", subject="sandlift", peer="rsync -a", at_most=1.0),
     RatioBudget(work="sibling sandbox", group="sibling", subject="sandlift --like", peer=FULL, at_most=0.35),
     FigureBudget(work="sibling sandbox, bytes of the workspace", figure="sibling bytes", at_most=0.5, unit="%"),
@@ -125,6 +127,9 @@ BUDGETS: tuple[RatioBudget | FigureBudget, ...] = (
     FigureBudget(work="host memory, one large file", figure="host, bulk", at_most=256, unit="MiB"),
     FigureBudget(work="helper start above the interpreter", figure="helper start", at_most=25, unit="ms"),
     FigureBudget(work="bundle, the largest", figure="bundle", at_most=32, unit="KiB"),
+    FigureBudget(work="many captures at once, failures", figure="many failures", at_most=0, unit=""),
+    FigureBudget(work="many at once, best rate / rate", figure="many slowdown", at_most=1.25, unit="x"),
+    FigureBudget(work="many at once, event loop", figure="many event loop", at_most=50, unit="ms"),
     RatioBudget(work="command start", group="start", subject="sandlift --version", peer="import click", at_most=1.25),
     *(
         RatioBudget(work=f"{work}, {tree}", group=group, tree=tree, subject="sandlift", peer=peer)

@@ -40,7 +40,6 @@ class Result:
     records: list[Record]
     figures: dict[str, list[float]]
     left_out: list[str]
-    many: dict[str, Any] | None = None
 
     @property
     def rows(self) -> list[Row]:
@@ -105,8 +104,6 @@ def text(result: Result) -> str:
         parts += [row_text(row, judged=result.reference != "quick") for row in found]
     if result.reference == "quick":
         parts += ["", "the made-up tree is small, so start-up rules: no budget is judged by it"]
-    if result.many:
-        parts += ["", "many at once: " + json.dumps(result.many)]
     parts += [f"left out: {reason}" for reason in result.left_out]
     return "\n".join(parts) + "\n"
 
@@ -144,7 +141,7 @@ def value_text(value: float, unit: str) -> str:
     if unit == "%" and value < 0.1:
         return f"{value:.4f} %"
     digits = 2 if abs(value) < 10 else 0
-    return f"{value:.{digits}f} {unit}"
+    return f"{value:.{digits}f} {unit}".rstrip()
 
 
 def markdown(result: Result) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from benchmark import LeftOutError
-from benchmark.contest import Bench, Step, absent, emptied
+from benchmark.contest import SLOW_ROUNDS, Bench, Step, absent, emptied
 from benchmark.sandbox import Traffic, check_equal, sandlift_traffic
 from benchmark.trees import Tree
 
@@ -19,7 +19,7 @@ def archives(bench: Bench, tree: Tree) -> tuple[Path, Path]:
     tar = bench.place / f"{tree.role}.tar"
     packed = bench.place / f"{tree.role}.tar.zst"
     if not packed.exists():
-        bench.run(["tar", "-C", str(tree.path), "-S", "-c", "-f", str(tar), "."])
+        bench.run(["tar", "-C", str(tree.path), "-c", "-f", str(tar), "."])
         bench.run(["zstd", "-q", "-1", "-T1", str(tar), "-o", str(packed)])
     return tar, packed
 
@@ -47,7 +47,7 @@ def restore(bench: Bench, number: int) -> None:
             name="tarfile, data filter",
             command=[sys.executable, "-c", TARFILE, str(tar), str(place / "tarfile")],
             prepare=emptied(place / "tarfile"),
-            is_slow=True,
+            most_rounds=SLOW_ROUNDS,
         ),
     ]
     steps[:0] = restore_step(bench, stored(bench, tree), str(place / "restored"), place / "restored")

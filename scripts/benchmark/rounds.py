@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from functools import partial
 
 from benchmark import LeftOutError, note
 from benchmark.backups import local
@@ -19,8 +19,6 @@ from benchmark.sandbox import Program, started
 from benchmark.trees import FULL, QUICK
 
 LONGEST_WAIT_S = 5.0
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
 
 IN_ROUNDS: dict[str, Callable[[Bench, int], None]] = {
     "capture": first,
@@ -33,7 +31,7 @@ IN_ROUNDS: dict[str, Callable[[Bench, int], None]] = {
     "start": command_start,
 }
 AFTERWARDS: dict[str, Callable[[Bench, int], None]] = {"trees": others, "huge": one_byte, "million": many_files}
-COSTS: dict[str, Callable[[Bench], None]] = {"memory": memory, "helper": helper_start}
+COSTS: dict[str, Callable[[Bench], None]] = {"memory": memory, "helper": helper_start, "many": many}
 
 
 def measured(options: argparse.Namespace) -> Result:
@@ -58,13 +56,12 @@ def measured(options: argparse.Namespace) -> Result:
         for group in options.groups:
             if group in AFTERWARDS:
                 note(f"{group}, {options.rounds} rounds")
-                attempt(AFTERWARDS[group], bench, options.rounds)
+                attempt(bench, partial(AFTERWARDS[group], bench, options.rounds))
             elif group in COSTS:
                 note(group)
-                attempt(COSTS[group], bench)
+                attempt(bench, partial(COSTS[group], bench))
         if "helper" in options.groups:
             bundle(bench)
-        at_once = attempt(many, bench) if "many" in options.groups else None
         return Result(
             reference=bench.reference,
             rounds=options.rounds,
@@ -73,7 +70,6 @@ def measured(options: argparse.Namespace) -> Result:
             records=bench.records,
             figures=bench.figures,
             left_out=bench.left_out,
-            many=at_once,
         )
 
 
@@ -87,17 +83,14 @@ def rounds(bench: Bench, groups: list[str], count: int) -> None:
         bench.renew()
         for group in groups:
             started_s = time.monotonic()
-            attempt(IN_ROUNDS[group], bench, number)
+            attempt(bench, partial(IN_ROUNDS[group], bench, number))
             note(f"  {group} {time.monotonic() - started_s:.0f} s")
     bench.renew()
 
 
-def attempt(
-    part: Callable[Concatenate[Bench, Given], Answer], bench: Bench, /, *given: Given.args, **named: Given.kwargs
-) -> Answer | None:
-    """Do a part; or note why it is left out, and return None."""
+def attempt(bench: Bench, part: Callable[[], None]) -> None:
+    """Do a part, or note why it is left out."""
     try:
-        return part(bench, *given, **named)
+        part()
     except LeftOutError as reason:
         bench.leave_out(str(reason))
-        return None

@@ -290,6 +290,7 @@ def ready(work: Path, role: str, scale: Scale) -> Tree:
         try:
             partial.chmod(0o755)
             make(partial, scale)
+            facts_file(path).unlink(missing_ok=True)
             partial.rename(path)
         except CommandError as error:
             raise LeftOutError(f"the {role} tree cannot be made: {error}") from error
@@ -300,12 +301,16 @@ def ready(work: Path, role: str, scale: Scale) -> Tree:
 
 def kept_facts(path: Path) -> Facts:
     """The facts of a tree that nobody changes, from the file beside it or by a walk that makes the file."""
-    file = path.with_name(path.name + ".facts.json")
+    file = facts_file(path)
     if file.exists():
         return Facts(**json.loads(file.read_text()))
     facts = facts_of(path)
     file.write_text(json.dumps(asdict(facts)) + "\n")
     return facts
+
+
+def facts_file(path: Path) -> Path:
+    return path.with_name(path.name + ".facts.json")
 
 
 def copy_of(tree: Tree, suffix: str) -> Tree:

@@ -15,7 +15,7 @@ import pytest
 
 from benchmark import BenchError, LeftOutError, trees
 from benchmark.contest import absent, emptied, first_word, replaced, size_bytes
-from benchmark.costs import last_object, paired_excess
+from benchmark.costs import many_figures, paired_excess
 from benchmark.machine import Quiet, busy_ticks, children_of, descendants_of, is_disturbed
 from benchmark.plot import Bar, bars, scale_of, svg
 from benchmark.processes import CommandError, Sampler, pss_bytes, role_of, run
@@ -253,9 +253,16 @@ class TestAnswers:
     def test_options(self) -> None:
         assert option_names("  --like REF    of --base\n  -v, --verbose  Show.\n  x --no\n") == {"--like", "--verbose"}
 
-    def test_the_last_object(self) -> None:
-        assert last_object('{"a": 1}\n{"b": 2}\n{broken\ndone\n') == {"b": 2}
-        assert last_object("nothing\n") is None
+    def test_many(self) -> None:
+        output = (
+            "   1 at once:   5.00 captures/s,    90 ms of processor each, 4 threads, 9 descriptors, 0 failures\n"
+            " 200 at once:   8.00 captures/s,    90 ms of processor each, 99 threads, 99 descriptors, 2 failures\n"
+            "  throughput: 1.60 x one alone, 0.80 x the best of (1, 2, 4, 8)\n"
+            "  coroutines:   8.00 captures/s,    90 ms of processor each, 99 threads, 99 descriptors, 1 failures\n"
+            "  event loop: 12 ms without a turn at most; an idle one in another process 3 ms\n"
+        )
+        assert many_figures(output) == {"many failures": 3, "many slowdown": 1.25, "many event loop": 12}
+        assert many_figures("1 failures\n") == {}
 
 
 class TestMachine:
