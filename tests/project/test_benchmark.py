@@ -16,7 +16,7 @@ import pytest
 from benchmark import BenchError, LeftOutError, trees
 from benchmark.contest import absent, emptied, first_word, replaced, size_bytes
 from benchmark.costs import many_figures, paired_excess
-from benchmark.machine import Quiet, busy_ticks, children_of, descendants_of, is_disturbed
+from benchmark.machine import Quiet, busy_ticks, children_of, descendants_of, is_disturbed, process_cpu_s
 from benchmark.plot import Bar, bars, scale_of, svg
 from benchmark.processes import CommandError, Sampler, pss_bytes, role_of, run
 from benchmark.records import BUDGETS, FigureBudget, RatioBudget, Record, Row, lines, rows
@@ -308,6 +308,19 @@ class TestMachine:
             assert process.pid not in below
             assert set(below) <= set(descendants_of(os.getpid()))
             process.communicate(b"\n", timeout=20)
+
+    def test_processor_time_of_ended_and_of_living_processes(self) -> None:
+        burn = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read(1)"
+        script = '"$0" -c "$1" </dev/null >/dev/null; "$0" -c "$1"; exit 0'
+        with subprocess.Popen(
+            ["sh", "-c", script, sys.executable, burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            # Of one that has ended and one that lives, each to a tick or two.
+            assert 0.5 < process_cpu_s(process.pid) < 3
+            process.communicate(b"x", timeout=20)
+        assert process_cpu_s(process.pid) == 0.0
 
 
 class TestProcesses:
