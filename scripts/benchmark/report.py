@@ -137,10 +137,10 @@ def row_text(row: Row, *, judged: bool) -> str:
 
 
 def value_text(value: float, unit: str) -> str:
-    """A figure with its unit: two digits behind the point below ten, and four for shares far below one per cent."""
+    """A figure with its unit: three digits or more, and four behind the point for small shares."""
     if unit == "%" and value < 0.1:
         return f"{value:.4f} %"
-    digits = 2 if abs(value) < 10 else 0
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:.{digits}f} {unit}".rstrip()
 
 

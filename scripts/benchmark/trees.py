@@ -68,7 +68,7 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(million_files=20_000, commits=200, huge_mib=48, sparse_mib=512, bulk_mib=128)
+QUICK = Scale(million_files=10_000, commits=200, huge_mib=32, sparse_mib=256, bulk_mib=64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

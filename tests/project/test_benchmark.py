@@ -184,7 +184,7 @@ class TestReport:
             r"| first capture | `ssh tar c \| zstd -1` | 0.80 x | 0.85 |",
             "| first capture | `rsync -a` | 1.00 x (over) | 0.95 |",
             "| nothing changed, bytes of the workspace |  | 0.0040 % | 0.1 |",
-            "| helper memory |  | 33 MiB | 64 |",
+            "| helper memory |  | 33.3 MiB | 64 |",
         ]
 
     def test_a_readme_without_marks(self) -> None:
@@ -196,7 +196,13 @@ class TestReport:
 
     @pytest.mark.parametrize(
         ("value", "unit", "expected"),
-        [(0.853, "x", "0.85 x"), (31.83, "KiB", "32 KiB"), (0.0042, "%", "0.0042 %"), (0.3, "%", "0.30 %")],
+        [
+            (0.853, "x", "0.85 x"),
+            (31.83, "KiB", "31.8 KiB"),
+            (631.3, "MiB", "631 MiB"),
+            (0.0042, "%", "0.0042 %"),
+            (0.3, "%", "0.30 %"),
+        ],
     )
     def test_figures_for_people(self, value: float, unit: str, expected: str) -> None:
         assert value_text(value, unit) == expected
