@@ -40,6 +40,8 @@ class Result:
     records: list[Record]
     figures: dict[str, list[float]]
     left_out: list[str]
+    ended_early: bool = False
+    """Whether a failure or an interrupt ended the run; what was measured before is here all the same."""
 
     @property
     def rows(self) -> list[Row]:

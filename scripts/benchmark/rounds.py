@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from benchmark import LeftOutError, note
+from benchmark import BenchError, LeftOutError, note
 from benchmark.backups import local
 from benchmark.captures import changed, first, many_files, one_byte, others, sibling, unchanged
 from benchmark.contest import Bench, destinations
@@ -35,7 +35,7 @@ COSTS: dict[str, Callable[[Bench], None]] = {"memory": memory, "helper": helper_
 
 
 def measured(options: argparse.Namespace) -> Result:
-    """Run what the options ask for.  Raises BenchError when there is no reference tree, or sandlift fails."""
+    """Run what the options ask for.  Raises BenchError when it fails before anything was measured."""
     options.work.mkdir(parents=True, exist_ok=True)
     with destinations(options.destinations, options.loop) as (place, folder, renew), started(place) as sandbox:
         bench = Bench(
@@ -52,16 +52,14 @@ def measured(options: argparse.Namespace) -> Result:
         )
         if bench.program is not None and bench.program.missing:
             bench.leave_out(f"options that this sandlift's capture does not know: {' '.join(bench.program.missing)}")
-        rounds(bench, [group for group in options.groups if group in IN_ROUNDS], options.rounds)
-        for group in options.groups:
-            if group in AFTERWARDS:
-                note(f"{group}, {options.rounds} rounds")
-                attempt(bench, partial(AFTERWARDS[group], bench, options.rounds))
-            elif group in COSTS:
-                note(group)
-                attempt(bench, partial(COSTS[group], bench))
-        if "helper" in options.groups:
-            bundle(bench)
+        ended_early = False
+        try:
+            groups(bench, options.groups, options.rounds)
+        except (BenchError, KeyboardInterrupt) as error:
+            if not bench.records:
+                raise
+            ended_early = True
+            bench.leave_out(f"the rest: {str(error) or 'interrupted'}")
         return Result(
             reference=bench.reference,
             rounds=options.rounds,
@@ -70,7 +68,22 @@ def measured(options: argparse.Namespace) -> Result:
             records=bench.records,
             figures=bench.figures,
             left_out=bench.left_out,
+            ended_early=ended_early,
         )
+
+
+def groups(bench: Bench, wanted: list[str], count: int) -> None:
+    """The groups in their order, with *count* rounds each."""
+    rounds(bench, [group for group in wanted if group in IN_ROUNDS], count)
+    for group in wanted:
+        if group in AFTERWARDS:
+            note(f"{group}, {count} rounds")
+            attempt(bench, partial(AFTERWARDS[group], bench, count))
+        elif group in COSTS:
+            note(group)
+            attempt(bench, partial(COSTS[group], bench))
+    if "helper" in wanted:
+        bundle(bench)
 
 
 def rounds(bench: Bench, groups: list[str], count: int) -> None:
