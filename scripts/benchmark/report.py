@@ -158,6 +158,9 @@ def markdown(result: Result) -> str:
         f" processors shared by both sides; {what} of {facts['files']:,} files and {facts['bytes'] / 1e6:,.0f} MB"
         f" unless another tree is named{f'; {versions}' if versions else ''}. Below 1 sandlift takes less."
     )
+    disturbed = sum(row.disturbed > 0 for row in result.rows if row.at_most is not None)
+    if disturbed:
+        about += f" Other work on the machine disturbed every round of {disturbed} of these rows."
     parts = [*textwrap.wrap(about, 118), "", "| work | against | figure | at most |", "| --- | --- | --- | --- |"]
     for row in result.rows:
         if row.at_most is not None:

@@ -187,6 +187,11 @@ class TestReport:
             "| helper memory |  | 33.3 MiB | 64 |",
         ]
 
+    def test_the_table_says_when_rows_were_disturbed(self) -> None:
+        noisy = replace(RESULT, records=[replace(each, disturbed=True) for each in RESULT.records])
+        assert "disturbed" not in markdown(RESULT)
+        assert "disturbed every round of 2 of these rows" in " ".join(markdown(noisy).split())
+
     def test_a_readme_without_marks(self) -> None:
         with pytest.raises(BenchError, match="has no lines"):
             with_figures(f"{END} {BEGIN}", "table")
