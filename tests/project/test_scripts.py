@@ -1,14 +1,12 @@
-"""The other scripts: what they refuse, what they find, and the arithmetic of scripts/bench."""
+"""The other scripts: what they refuse, and what they find."""
 
 from __future__ import annotations
 
 import os
-import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -70,66 +68,3 @@ def test_helper_pythons_names_the_interpreters_that_fail(copy: Path) -> None:
     failed = [line.split()[0] for line in done.stdout.splitlines() if "FAILED" in line]
     assert [version.rpartition(".")[0] for version in failed] == ["3.11"]
     assert "AssertionError: odd" in done.stdout
-
-
-def test_bench_ratios_are_medians_of_the_rounds() -> None:
-    bench = runpy.run_path(str(ROOT / "scripts" / "bench"))
-    times_s = {
-        "capture": [1.0, 8.0, 3.0],
-        "ssh tar c | zstd -1": [2.0, 10.0, 3.0],
-        "rsync -a": [4.0, 4.0, 4.0],
-        "tar x": [1.0, 1.0, 1.0],
-    }
-    rows = bench["ratio_rows"](times_s)
-    assert [(row["against"], row["ratio"], row["budget"], row["kept"]) for row in rows] == [
-        ("ssh tar c | zstd -1", 0.8, 0.85, True),
-        ("rsync -a", 0.75, 0.95, True),
-    ]
-    assert (rows[0]["lowest"], rows[0]["highest"]) == (0.5, 1.0)
-    times_s["capture"] = [2.0, 2.0, 9.0]
-    assert [row["kept"] for row in bench["ratio_rows"](times_s)] == [False, True]
-
-
-def snapshot(tree: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
-
-
-def test_bench_changes_one_file_in_a_hundred_and_no_size(tmp_path: Path) -> None:
-    bench = runpy.run_path(str(ROOT / "scripts" / "bench"))
-    for number in range(300):
-        (tmp_path / f"f{number:03}").write_bytes(b"x" * number)
-    before = snapshot(tmp_path)
-    bench["change_some"](tmp_path)
-    after = snapshot(tmp_path)
-    # f000 is empty and cannot change.
-    assert [name for name in sorted(before) if before[name] != after[name]] == ["f100", "f200"]
-    assert {name: len(data) for name, data in before.items()} == {name: len(data) for name, data in after.items()}
-
-
-@pytest.mark.parametrize("spoil", ["content", "mode", "time", "extra", "missing", "link"])
-def test_bench_notices_a_restore_that_is_not_equal(tmp_path: Path, spoil: str) -> None:
-    bench: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "bench"))
-    tree, restored = tmp_path / "tree", tmp_path / "restored"
-    (tree / "sub").mkdir(parents=True)
-    (tree / "sub" / "a").write_bytes(b"abc")
-    (tree / "link").symlink_to("sub/a")
-    shutil.copytree(tree, restored, symlinks=True)
-    bench["check_equal"](tree, restored)
-    file = restored / "sub" / "a"
-    status = file.stat()
-    if spoil == "content":
-        file.write_bytes(b"abd")
-        os.utime(file, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    elif spoil == "mode":
-        file.chmod(0o600)
-    elif spoil == "time":
-        os.utime(file, ns=(status.st_mtime_ns, status.st_mtime_ns - 1_000_000_000))
-    elif spoil == "extra":
-        (restored / "more").write_bytes(b"")
-    elif spoil == "missing":
-        file.unlink()
-    else:
-        (restored / "link").unlink()
-        (restored / "link").symlink_to("sub")
-    with pytest.raises(bench["BenchError"], match="not what was captured"):
-        bench["check_equal"](tree, restored)
