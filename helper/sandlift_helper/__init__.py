@@ -23,7 +23,7 @@ COMMON = (
 )
 # What the bundle of each operation holds beside them.
 OPERATIONS = {
-    "capture": ("links", "ignore", "portions", "scanners", "workspace", "pace", "parts", "base", "capture"),
+    "capture": ("links", "ignore", "portions", "scanners", "workspace", "parts", "base", "pace", "sending", "capture"),
     "survey": ("links", "ignore", "portions", "scanners", "workspace", "survey"),
     "apply": (
         "target",

@@ -18,14 +18,13 @@ from hashlib import sha256
 
 from sandlift_helper import messages, table, wire
 from sandlift_helper.channel import Channel, Failure
-from sandlift_helper.codec import CodecError, unpack_payload
 from sandlift_helper.mounts import Mounts
 from sandlift_helper.parts import bounds, cut, decode_known, part_digest, starts_of
 from sandlift_helper.scan import Scan
 
 MYPY = False
 if MYPY:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from sandlift_helper.scan import Files
 
@@ -137,6 +136,8 @@ class Base:
         self.kept = bytearray()
 
     def _receive(self) -> memoryview:
+        from sandlift_helper.codec import CodecError, unpack_payload
+
         try:
             return unpack_payload(self._channel.receive(wire.BASE), wire.SEGMENT_MAX)
         except (ValueError, CodecError) as error:
@@ -147,14 +148,14 @@ class Base:
         known = Known(self._own, self._like, self._channel.nonce)
         return known if len(known) else None
 
-    def match(self, scan: Scan, others: table.Segment, here: bytes) -> "tuple[list[table.Segment], list[int]]":
+    def match(self, scan: Scan, others: table.Segment, here: bytes) -> "tuple[list[table.Segment], Sequence[int]]":
         """Matches the base against a scan, whose rows but the files' are *others*, of the instance *here*.
 
         Returns the parts of *others* that must travel, and the rows of the files that must be read.  ``same`` is
         then a bit for each part of the base, ``kept`` one for each of its files in the parts that are not.
         """
         if not self._firsts:
-            return [others], list(range(len(scan.files.paths)))
+            return [others], range(len(scan.files.paths))
         files = scan.files
         starts = bounds(files.paths, self._firsts)
         ends = starts[1:] + [len(files.paths)]

@@ -17,7 +17,7 @@ from sandlift_helper.marker import MARKER, temporary_prefix
 
 MYPY = False
 if MYPY:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sandlift_helper.ignore import Rules
     from sandlift_helper.mounts import Mounts
@@ -128,7 +128,7 @@ class Files:
         """Returns the files with these paths."""
         return self.select([row for row, path in enumerate(self.paths) if path in paths])
 
-    def select(self, rows: "list[int]") -> "Files":
+    def select(self, rows: "Sequence[int]") -> "Files":
         """Returns the files in these *rows*, which rise."""
         part = Files(self.device)
         for name in COLUMNS:

@@ -4,13 +4,14 @@ import time
 
 from sandlift_helper import table, wire
 from sandlift_helper.channel import Channel
-from sandlift_helper.codec import Packer
 from sandlift_helper.scan import Scan, clean_mode
 
 MYPY = False
 if MYPY:
     import os
     from collections.abc import Iterable
+
+    from sandlift_helper.codec import Packer
 
     # Path, status, text, and the text as it was found where it was rebased.
     KeptLink = tuple[bytes, os.stat_result, bytes, bytes]
@@ -21,10 +22,9 @@ SEGMENT_INTERVAL_S = 0.25
 
 
 class Segments:
-    """Collects rows and sends them as manifest frames of about *target* bytes."""
+    """Collects rows and sends them as manifest frames of bounded size; without a *packer* it only collects."""
 
-    def __init__(self, channel: Channel, packer: Packer, target: int = SEGMENT_TARGET) -> None:
-        self._target = target
+    def __init__(self, channel: Channel, packer: "Packer | None") -> None:
         self._channel = channel
         self._packer = packer
         self._sent_at = time.monotonic()
@@ -55,7 +55,7 @@ class Segments:
             self.send_if_full()
 
     def send_if_full(self) -> None:
-        if self.rows.size_estimate() >= self._target:
+        if self.rows.size_estimate() >= SEGMENT_TARGET and self._packer is not None:
             self.send()
 
     def send_if_due(self) -> None:
@@ -67,7 +67,7 @@ class Segments:
     def send(self) -> None:
         rows, self.rows = self.rows, table.Segment()
         self._sent_at = time.monotonic()
-        if rows.root is None and not rows.size_estimate():
+        if self._packer is None or (rows.root is None and not rows.size_estimate()):
             return
         rows.sort()
         encoded = bytearray(table.encode(rows))

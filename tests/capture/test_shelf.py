@@ -37,6 +37,7 @@ class Gate(PackWriter):
     """A pack on a disk that stands still until it is opened."""
 
     def __init__(self) -> None:
+        self.name = "0" * 32
         self.open = threading.Event()
         self.frames = 0
 
@@ -74,7 +75,8 @@ def test_places_follow_the_order_of_arrival(writer: PackWriter, codec: int) -> N
     with Shelf(writer, paid.append, forever(), provers=Provers(threads_max=4)) as shelf:
         for blocks in runs:
             shelf.put(pack(run_of(blocks), codec))
-        sizes = shelf.finish(len(runs))
+        shelf.finish(len(runs))
+        sizes = dict(shelf.brought)
     digests = [digest_of(block) for blocks in runs for block in blocks]
     assert sizes == {digest_of(block): len(block) for blocks in runs for block in blocks}
     place = 0
@@ -89,7 +91,8 @@ def test_the_first_place_of_a_block_counts(writer: PackWriter) -> None:
     with Shelf(writer, nothing, forever()) as shelf:
         for blocks in ([b"a", b"b"], [b"b", b"c"], [b"a"]):
             shelf.put(pack(run_of(blocks)))
-        assert len(shelf.finish(5)) == 3
+        shelf.finish(5)
+        assert len(shelf.brought) == 3
     assert [shelf.brought.offset(digest_of(block)) for block in (b"a", b"b", b"c")] == [0, 1024, 3072]
 
 
@@ -200,7 +203,8 @@ def test_who_reads_waits_while_too_much_is_under_way() -> None:
         assert waits(more)
         gate.open.set()
         assert not waits(more)
-        assert len(shelf.finish(8)) == 8
+        shelf.finish(8)
+        assert len(shelf.brought) == 8
     assert (gate.frames, met) == (8, [])
     assert pool._under_way_bytes == 0
 
@@ -219,7 +223,8 @@ def test_no_capture_starves_because_another_holds_all_the_room() -> None:
             end = time.monotonic() + 10
             while free.frames < count and time.monotonic() < end:
                 time.sleep(0.001)
-        assert second.finish(3)
+        second.finish(3)
+        assert second.brought
         stuck.open.set()
     assert met == []
 
