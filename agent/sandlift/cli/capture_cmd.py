@@ -22,6 +22,7 @@ from sandlift.cli.sandbox_options import (
     rule_options,
 )
 from sandlift.cli.settings import Settings, common_options
+from sandlift.cli.several import concurrency_option, is_several
 from sandlift.codecs import CODECS, LEVELS
 from sandlift.errors import UsageError
 
@@ -33,8 +34,9 @@ EXIT_INCOMPLETE = 3
 
 
 @click.command("capture", cls=OrderedCommand)
-@click.argument("target")
+@click.argument("targets", metavar="TARGET | NAME=TARGET...", nargs=-1, required=True)
 @click.option("--as", "name", metavar="NAME", help="The workspace's name in the store, such as demo or team/web.")
+@concurrency_option
 @click.option("--label", "label_texts", metavar="K=V", multiple=True, help="Put a label on the snapshot.")
 @click.option("--note", metavar="TEXT", default="", help="Put a note on the snapshot.")
 @click.option("--strict", is_flag=True, help="Store nothing if anything was lost, changed or vanished.")
@@ -55,13 +57,20 @@ EXIT_INCOMPLETE = 3
 @connection_options
 @common_options
 @click.pass_context
-def capture(context: click.Context, /, target: str, name: str | None, **options: Any) -> int:
+def capture(context: click.Context, /, targets: tuple[str, ...], name: str | None, **options: Any) -> int:
     """Save the workspace at TARGET as a snapshot of NAME.
 
-    The store is made when it is missing.  Exit status 3 says that the snapshot is stored but incomplete.
+    With several NAME=TARGET, save all of them, some at once; one that fails does not stop the others.  The store is
+    made when it is missing.  Exit status 3 says that a snapshot is stored but incomplete.
     """
     settings: Settings = context.obj
-    box = connect_box(target, options)
+    if name is None and is_several(targets):
+        from sandlift.cli.capture_several import capture_several
+
+        return capture_several(context, targets, options)
+    if len(targets) > 1:
+        raise UsageError("with --as there is one TARGET", hint="without it, name each one: NAME=TARGET NAME=TARGET")
+    box = connect_box(targets[0], options)
     with ExitStack() as stack:
         stack.enter_context(box)
         if name is None:
