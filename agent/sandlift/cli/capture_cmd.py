@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from sandlift.targets import Target
 
 EXIT_INCOMPLETE = 3
+OF_A_CAPTURE = ("note", "base", "like", "rehash", "trust_ctime", "strict", "codec", "level")
+"""Options that go to `Box.capture` as they are, under the same names."""
 
 
 @click.command("capture", cls=OrderedCommand)
@@ -75,30 +77,28 @@ def capture(context: click.Context, /, targets: tuple[str, ...], name: str | Non
         stack.enter_context(box)
         if name is None:
             raise UsageError("the snapshot needs a name", hint=f"for example --as {proposed_name(box.target)}")
-        labels = read_labels(options["label_texts"])
-        rules, limits = read_rules(context, options), read_limits(options["limit_texts"])
-        aliases, timeout_s = read_aliases(options), read_timeout(options["timeout_text"])
+        choices, timeout_s = read_choices(context, options), read_timeout(options["timeout_text"])
         with settings.interrupts.cancelling() as cancel, reporter(settings) as on_event:
             result = box.capture(
                 lambda: stack.enter_context(settings.open_store(create=True)),
                 name,
-                rules=rules,
-                aliases=aliases,
-                labels=labels,
-                note=options["note"],
-                base=options["base"],
-                like=options["like"],
-                rehash=options["rehash"],
-                trust_ctime=options["trust_ctime"],
-                strict=options["strict"],
-                codec=options["codec"],
-                level=options["level"],
-                limits=limits,
                 deadline_s=timeout_s,
                 cancel=cancel,
                 on_event=on_event,
+                **choices,
             )
     return tell(settings, result)
+
+
+def read_choices(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of `Box.capture` that the options give, the same for each target.  Raises UsageError."""
+    return {
+        "rules": read_rules(context, options),
+        "aliases": read_aliases(options),
+        "labels": read_labels(options["label_texts"]),
+        "limits": read_limits(options["limit_texts"]),
+        **{name: options[name] for name in OF_A_CAPTURE},
+    }
 
 
 def tell(settings: Settings, result: Capture) -> int:

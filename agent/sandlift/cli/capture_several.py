@@ -18,16 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sandlift.cli import failures, output
-from sandlift.cli.capture_cmd import EXIT_INCOMPLETE, capture_fields, capture_line, read_labels
+from sandlift.cli.capture_cmd import EXIT_INCOMPLETE, capture_fields, capture_line, read_choices
 from sandlift.cli.overview import Overview
-from sandlift.cli.sandbox_options import (
-    connect_box,
-    read_aliases,
-    read_limits,
-    read_rate,
-    read_rules,
-    read_timeout,
-)
+from sandlift.cli.sandbox_options import connect_box, read_rate, read_timeout
 from sandlift.cli.settings import Settings
 from sandlift.cli.several import named, worst
 from sandlift.deadline import Cancel
@@ -60,14 +53,7 @@ def capture_several(context: click.Context, texts: tuple[str, ...], options: Map
     settings: Settings = context.obj
     timeout_s = read_timeout(options["timeout_text"])
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    common: dict[str, Any] = {
-        "rules": read_rules(context, options),
-        "aliases": read_aliases(options),
-        "labels": read_labels(options["label_texts"]),
-        "note": options["note"],
-        "strict": options["strict"],
-        "limits": read_limits(options["limit_texts"]),
-    }
+    common = read_choices(context, options)
     with ExitStack() as stack:
         jobs = _read_jobs(texts, options, stack)
         _allow_descriptors(min(options["concurrency"], len(jobs)))

@@ -318,7 +318,8 @@ class ParamikoTransport:
         if not connection.is_active():
             error = connection.get_exception() or EOFError()
             # paramiko wraps an end of the stream, a reset and a time-out in the same words.
-            lost = isinstance(error, ConnectionError) or isinstance(error.__context__, (EOFError, ConnectionError))
+            gone = (EOFError, ConnectionError)
+            lost = isinstance(error, gone) or isinstance(error.__context__, gone)
             if lost and not connection.remote_version:
                 raise _Dropped from error
             raise error
