@@ -66,6 +66,27 @@ def test_a_cancel_comes_before_the_limit() -> None:
     assert caught.value.context["signal"] == signal.SIGTERM
 
 
+def test_a_token_is_cancelled_with_its_parent_and_never_the_other_way_round() -> None:
+    parent = Cancel()
+    child, other = Cancel(parent), Cancel(parent)
+    child.cancel(signal.SIGINT)
+    assert (child.cancelled, parent.cancelled, other.cancelled) == (True, False, False)
+    parent.cancel(signal.SIGTERM)
+    assert (child.signal, other.cancelled, other.signal) == (signal.SIGINT, True, signal.SIGTERM)
+
+
+def test_a_pause_ends_with_the_work() -> None:
+    cancel = Cancel()
+    threading.Timer(0.1, cancel.cancel).start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted, match="while resting"):
+        Deadline.after(None, cancel).pause(20, "resting")
+    assert time.monotonic() - began < 5
+    with pytest.raises(DeadlineExceeded):
+        Deadline.after(0.05).pause(20)
+    Deadline.after(None).pause(0.01)
+
+
 def test_a_cancel_from_a_signal_handler() -> None:
     cancel = Cancel()
     old = signal.signal(signal.SIGUSR1, lambda number, frame: cancel.cancel(number))

@@ -3,7 +3,8 @@
     with sandlift.connect("ssh://me@box/srv/work") as box, sandlift.Store.open("store", create=True) as store:
         result = box.capture(store, "demo")
 
-All public names are here, each imported when it is first used.  Errors are in `sandlift.errors`.
+All public names are here, each imported when it is first used.  Errors are in `sandlift.errors`, and the same calls
+as coroutines in `sandlift.aio`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sandlift import aio
     from sandlift.box import Box, capture, connect, restore
     from sandlift.deadline import Cancel
     from sandlift.errors import SandliftError
@@ -35,6 +37,7 @@ __all__ = [
     "Store",
     "Survey",
     "__version__",
+    "aio",
     "capture",
     "connect",
     "restore",
@@ -60,6 +63,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "aio":
+        return import_module(f"{__name__}.aio")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -14,6 +14,7 @@ from sandlift.capturing import capture as run_capture
 from sandlift.deadline import Cancel, Deadline
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.model import Capture, Codec, Restore, RestoreOptions, Rules, Survey
+from sandlift.rate import RateLimit
 from sandlift.targets import Target, parse_target
 from sandlift.transports import Transport, open_transport
 from sandlift.watch import OnEvent
@@ -175,12 +176,17 @@ def connect(
     accept_new_host_key: bool = False,
     key_files: Sequence[str] = (),
     reuse: bool = True,
+    limit_rate: float | RateLimit | None = None,
 ) -> Box:
     """Returns the box for *target*; the connection itself is made by its first call, and kept with *reuse*.
 
     *via* and *via_shell* are command prefixes that lead into a sandbox; *python* names the interpreter there.
-    Raises BadURL, MissingExtra, UsageError.
+    *limit_rate* is how many bytes a second all runs of the box may move, both directions together; several boxes
+    share one limit when they are given the same `sandlift.rate.RateLimit`.  A box may be used by many threads at
+    once: it makes one SSH connection for ten runs at a time, and at most eight handshakes at a server at once.
+    Raises BadURL, MissingExtra, UsageError; ValueError for a rate that is no number above 0.
     """
+    rate = limit_rate if limit_rate is None or isinstance(limit_rate, RateLimit) else RateLimit(limit_rate)
     place = target if isinstance(target, Target) else parse_target(target, via=via, via_shell=via_shell)
     transport = open_transport(
         place,
@@ -189,6 +195,7 @@ def connect(
         accept_new_host_key=accept_new_host_key,
         key_files=key_files,
         reuse=reuse,
+        rate=rate,
     )
     return Box(place, transport, python=python)
 

@@ -22,13 +22,15 @@ class Cancel:
 
     It holds plain attributes and no lock: a signal handler runs between two instructions of whatever
     thread it interrupts, and a lock which that thread holds already would never be released.
+    A token with a ``parent`` is cancelled when that one is, and never the other way round.
     """
 
-    __slots__ = ("_cancelled", "_signal")
+    __slots__ = ("_cancelled", "_parent", "_signal")
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Cancel | None = None) -> None:
         self._cancelled = False
         self._signal: int | None = None
+        self._parent = parent
 
     def cancel(self, signal: int | None = None) -> None:
         """Ask everything that looks at this token to stop; the first call's ``signal`` stays."""
@@ -39,12 +41,14 @@ class Cancel:
     @property
     def cancelled(self) -> bool:
         """Whether anybody asked to stop."""
-        return self._cancelled
+        return self._cancelled or (self._parent is not None and self._parent.cancelled)
 
     @property
     def signal(self) -> int | None:
         """The number of the signal that asked, or None."""
-        return self._signal
+        if self._cancelled or self._parent is None:
+            return self._signal
+        return self._parent.signal
 
 
 class Deadline:
@@ -80,6 +84,14 @@ class Deadline:
     def slice_s(self, cap_s: float = SLICE_S) -> float:
         """How long the next uninterrupted wait may be: what remains, at most ``SLICE_S`` and ``cap_s``."""
         return self.remaining_s(min(SLICE_S, cap_s))
+
+    def pause(self, seconds: float, doing: str = "") -> None:
+        """Waits so long, in slices; raises as `check` once the work must stop."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self.check(doing)
+            time.sleep(self.slice_s(left_s))
+        self.check(doing)
 
     @property
     def cancelled(self) -> bool:

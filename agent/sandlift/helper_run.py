@@ -1,7 +1,8 @@
 """One run of the helper over a transport: started, kept alive, listened to, and ended for good.
 
-The run owns the channel.  Whoever iterates `events` reads; other threads may `write`.  A thread of its own
-sends the heartbeat, so that neither a slow store nor a busy reader lets the helper believe that the host died.
+The run owns the channel.  Whoever iterates `events` reads; other threads may `write`.  A thread that all runs
+share sends the heartbeat, so that neither a slow store nor a busy reader lets the helper believe that the host died.
+A transport's rate is kept here: the run moves a piece, pays for it, and waits before the next one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sandlift.errors import (
     Truncated,
     UsageError,
 )
+from sandlift.heartbeat import HEART, Beat
 from sandlift.limits import Limits
 from sandlift.model import Wire
 from sandlift.transports.base import Channel, Transport, harmless_text, last_line
@@ -45,6 +47,8 @@ log = logging.getLogger("sandlift.helper_run")
 READ_SIZE = 1 << 20
 HEARTBEATS_A_SILENCE = 6
 EXIT_WAIT_S = 2.0
+UNHELD_BYTES = 1 << 10
+"""A write of at most so much never waits for the transport's rate, though it counts: credit must not be late."""
 SIGN_OF_LIFE_BYTES = 4096
 """So much of a frame counts as a sign of life; less does not, or a byte now and then would keep a run for ever."""
 MESSAGE_MAX = 1000
@@ -98,8 +102,10 @@ class HelperRun:
         self._limits = limits
         self._python = python
         self._channel: Channel | None = None
-        self._stop_heartbeat = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._rate = transport.rate
+        self._held_until = 0.0
+        self._write_lock = threading.Lock()
+        self._beat: Beat | None = None
 
     def start(self, request: Callable[[], Mapping[str, object]]) -> None:
         """Starts the helper and sends it its *request*, which is asked for while the connection is made.
@@ -120,22 +126,53 @@ class HelperRun:
         # A command that ends at once may refuse its input; why it ended is told when its output is read.
         with contextlib.suppress(Truncated):
             self.write(opening)
-        self._heart = threading.Thread(target=self._beat, name="sandlift-heartbeat", daemon=True)
-        self._heart.start()
+        self._beat = HEART.add(self._limits.silence_s / HEARTBEATS_A_SILENCE, self._send_heartbeat)
 
-    def _beat(self) -> None:
-        while not self._stop_heartbeat.wait(self._limits.silence_s / HEARTBEATS_A_SILENCE):
-            try:
-                self.write(self.session.heartbeat())
-            except SandliftError:
-                # The reader meets the same end, and says why.
-                return
+    def _send_heartbeat(self) -> None:
+        """Says that the host lives, unless something is being sent or waits to be read, which says the same."""
+        assert self._channel is not None
+        data = self.session.heartbeat()
+        if not self._write_lock.acquire(blocking=False):
+            return
+        try:
+            # The reader meets the same end, and says why.
+            with contextlib.suppress(SandliftError):
+                if self._channel.write_now(data):
+                    self.sent_bytes += len(data)
+        finally:
+            self._write_lock.release()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Sends bytes to the helper.  Raises Truncated, SandboxGone, Interrupted."""
+        """Sends bytes to the helper, whole.  Raises Truncated, SandboxGone, Interrupted, DeadlineExceeded."""
         assert self._channel is not None
-        self._channel.write(data, self._limits.silence_s)
-        self.sent_bytes += len(data)
+        if self._rate is None:
+            self._channel.write(data, self._limits.silence_s)
+            self.sent_bytes += len(data)
+            return
+        view = memoryview(data).cast("B")
+        with self._write_lock:
+            while view:
+                piece = view[: max(self._rate.piece_bytes, UNHELD_BYTES)]
+                wait_s = self._rate.take(len(piece))
+                if len(data) > UNHELD_BYTES:
+                    self.deadline.pause(wait_s, "sending")
+                self._channel.write(piece, self._limits.silence_s)
+                self.sent_bytes += len(piece)
+                view = view[len(piece) :]
+
+    def _receive(self, channel: Channel, timeout_s: float) -> tuple[bytes | None, float]:
+        """Reads what the rate allows; returns it, and the seconds for which the rate alone let nothing come."""
+        held_s = min(timeout_s, self._held_until - time.monotonic())
+        if held_s > 0:
+            time.sleep(held_s)
+            return None, held_s
+        size = READ_SIZE if self._rate is None else min(READ_SIZE, self._rate.piece_bytes)
+        data = channel.read(size, timeout_s)
+        if data:
+            self.received_bytes += len(data)
+            if self._rate is not None:
+                self._held_until = time.monotonic() + self._rate.take(len(data))
+        return data, 0.0
 
     def tell(self, frame: bytes) -> None:
         """Sends a frame; where the far side has ended, why it did is told when its output is read."""
@@ -168,13 +205,14 @@ class HelperRun:
             self.deadline.check("waiting for the sandbox")
             if check is not None:
                 check()
-            data = channel.read(READ_SIZE, self.deadline.slice_s())
+            data, held_s = self._receive(channel, self.deadline.slice_s())
             if data == b"":
                 raise self._cut_off(channel)
+            # What we did not let come is not the sandbox's silence.
+            alive_at, heard_at = alive_at + held_s, heard_at + held_s
             alive = False
             if data:
                 heard_at = time.monotonic()
-                self.received_bytes += len(data)
                 unheard_bytes += len(data)
                 for event in self.session.receive(data):
                     if isinstance(event, session.Failure):
@@ -200,11 +238,10 @@ class HelperRun:
         until = time.monotonic() + EXIT_WAIT_S
         while time.monotonic() < until:
             self.deadline.check("waiting for the sandbox")
-            data = channel.read(READ_SIZE, SLICE_S)
+            data, _ = self._receive(channel, SLICE_S)
             if data == b"":
                 break
             if data:
-                self.received_bytes += len(data)
                 self.session.receive(data)
         self.session.ended()
 
@@ -275,11 +312,11 @@ class HelperRun:
 
     def close(self, grace_s: float = 1.0) -> None:
         """Ends the far process and gives back threads and descriptors; may be called twice."""
-        self._stop_heartbeat.set()
+        beat, self._beat = self._beat, None
+        if beat is not None:
+            HEART.remove(beat)
         if self._channel is not None:
             self._channel.close(grace_s)
-        if self._heart is not None:
-            self._heart.join()
 
     def __enter__(self) -> Self:
         return self

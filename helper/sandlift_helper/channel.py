@@ -40,13 +40,15 @@ class Failure(Exception):
         self.report = report
 
 
-def read_exactly(fd: int, size: int) -> bytes:
-    """Returns *size* bytes from *fd*; fewer only at its end."""
+def read_exactly(fd: int, size: int, heard: "Callable[[], None] | None" = None) -> bytes:
+    """Returns *size* bytes from *fd*; fewer only at its end.  *heard* is called for each piece that comes."""
     pieces = []
     while size:
         piece = os.read(fd, min(size, 1 << 20))
         if not piece:
             break
+        if heard:
+            heard()
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
@@ -93,18 +95,23 @@ class Channel:
 
     def read_frame(self) -> "tuple[int, bytes]":
         """Returns the next frame, reading not one byte beyond it."""
-        self._heard, self._awaits = time.monotonic(), True
+        self._awaits = True
+        self.hear()
         head = read_exactly(self.in_fd, wire.HEADER_SIZE)
         if len(head) < wire.HEADER_SIZE:
             self.host_gone()
         kind, length = head[0], int.from_bytes(head[1:], "little")
         if length > wire.CAPS.get(kind, -1):
             raise Failure("protocol", "the host sent a frame of kind %d and %d bytes" % (kind, length))
-        payload = read_exactly(self.in_fd, length)
+        payload = read_exactly(self.in_fd, length, self.hear)
         if len(payload) < length:
             self.host_gone()
         self._awaits = False
         return kind, payload
+
+    def hear(self) -> None:
+        """Notes a sign of the host's life: also a piece of a frame, on a slow line."""
+        self._heard = time.monotonic()
 
     def watch(self, silence_s: float, listens: bool) -> None:
         """Starts the timer.  With *listens*, it takes credit frames from the input as well."""

@@ -196,6 +196,7 @@ class Forked:
 
     name = "local"
     capabilities = CAPABILITIES
+    rate = None
 
     def __init__(self, seam: Seam) -> None:
         self.seam = seam

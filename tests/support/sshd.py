@@ -55,7 +55,8 @@ class Sshd(KeyFolder):
     """A running server; ``ssh_options`` make the ssh client use its keys and nothing of the user's.
 
     ``banner`` is shown before login, ``noise`` is printed on stdout before every command's own output, as a
-    talkative shell start-up file does.  ``config`` are further lines for sshd_config.
+    talkative shell start-up file does.  ``max_startups`` None leaves the server its own limit of logins at once.
+    ``config`` are further lines for sshd_config.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Sshd(KeyFolder):
         banner: str | None = None,
         noise: str | None = None,
         max_sessions: int | None = None,
+        max_startups: int | None = 100,
         config: Sequence[str] = (),
     ) -> None:
         self.host = HOST
@@ -75,6 +77,7 @@ class Sshd(KeyFolder):
         self._banner = banner
         self._noise = noise
         self._max_sessions = max_sessions
+        self._max_startups = max_startups
         self._config = tuple(config)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -201,7 +204,6 @@ class Sshd(KeyFolder):
             "PermitRootLogin prohibit-password",
             "PrintMotd no",
             "LogLevel VERBOSE",
-            "MaxStartups 100",
             "Subsystem sftp internal-sftp",
         ]
         if self._banner is not None:
@@ -210,6 +212,8 @@ class Sshd(KeyFolder):
         if self._noise is not None:
             (folder / "noise").write_text(self._noise)
             lines.append(f'ForceCommand cat {folder}/noise; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"')
+        if self._max_startups is not None:
+            lines.append(f"MaxStartups {self._max_startups}")
         if self._max_sessions is not None:
             lines.append(f"MaxSessions {self._max_sessions}")
         lines += self._config

@@ -147,6 +147,29 @@ class TransportContract:
         runs = {bytes(got[i * size : (i + 1) * size]) for i in range(3)}
         assert runs == {bytes([value]) * size for value in (1, 2, 3)}
 
+    def test_a_few_bytes_are_written_at_once_or_not_at_all(self, transport: Transport) -> None:
+        with running(transport, "cat") as channel:
+            channel.write(b"x", LONG_S)
+            assert read_some(channel) == b"x"
+            assert channel.write_now(b"alive")
+            assert read_some(channel) == b"alive"
+            with pytest.raises(LocalProtocolError):
+                channel.write_now(bytes(513))
+            channel.close(0.2)
+            with pytest.raises(Truncated):
+                channel.write_now(b"late")
+
+    def test_a_command_that_takes_no_input_is_not_waited_for(self, transport: Transport) -> None:
+        with running(transport, "deaf") as channel:
+            assert read_some(channel) == b"started"
+            with pytest.raises(SandboxGone):
+                channel.write(bytes(64 * MIB), 0.25)
+            written = 0
+            # What is left of the last piece's room is less than a few hundred of these.
+            while channel.write_now(bytes(512)) and written < 64 * MIB:
+                written += 512
+            assert written < MIB
+
     # cases: kubernetes/kubernetes#58692
     def test_four_mebibytes_of_stderr_do_not_block_and_the_tail_is_bounded(self, transport: Transport) -> None:
         with running(transport, "stderr", 4 * MIB) as channel:

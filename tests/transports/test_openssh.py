@@ -134,14 +134,14 @@ def test_pinning_and_accepting_exclude_each_other(sshd: Sshd) -> None:
         open_transport(parse_target("ssh://box/w"), host_key_file=sshd.host_key_file, accept_new_host_key=True)
 
 
-def test_one_connection_serves_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Sshd() as server:
         transport = open_transport(parse_target(server.url("/tmp")), ssh_options=server.ssh_options, reuse=True)
         with contextlib.closing(transport):
             for number in range(3):
                 assert output(transport, "echo", str(number)) == b"%d\n" % number
-            folders = [path for path in tmp_path.iterdir() if (path / "c").exists()]
+            folders = [path for path in tmp_path.iterdir() if (path / "c1").exists()]
             assert [stat.S_IMODE(path.stat().st_mode) for path in folders] == [0o700]
             assert server.log.count("Accepted publickey") == 1
         assert not folders[0].exists()
@@ -153,10 +153,9 @@ def test_a_dead_shared_connection_is_made_anew() -> None:
         with contextlib.closing(transport):
             assert output(transport, "echo", "one") == b"one\n"
             assert isinstance(transport, OpenSSH)
-            master = transport._master
-            assert master is not None
-            os.kill(master._process.pid, signal.SIGKILL)
-            assert master.wait(5) == 128 + signal.SIGKILL
+            (master,) = transport._masters
+            os.kill(master.channel._process.pid, signal.SIGKILL)
+            assert master.channel.wait(5) == 128 + signal.SIGKILL
             assert output(transport, "echo", "two") == b"two\n"
             assert output(transport, "echo", "three") == b"three\n"
             assert server.log.count("Accepted publickey") == 2

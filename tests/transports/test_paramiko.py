@@ -246,21 +246,20 @@ def test_no_algorithm_in_common() -> None:
 
 
 def test_more_sessions_than_the_server_allows() -> None:
+    """A refused session gets a connection of its own, and later ones use what stands."""
     require("sshd", "ssh-keygen")
     with Sshd(max_sessions=1) as server, contextlib.closing(paramiko_to(server)) as transport:
-        with running(transport, "cat"):
-            with pytest.raises(Refused):
-                transport.open(["true"], deadline=Deadline.after(LIMIT_S))
-        assert settles(lambda: _opens(transport))
-        assert server.log.count("Accepted publickey") == 1
+        with running(transport, "cat") as first, running(transport, "cat") as second:
+            for channel in (first, second):
+                channel.write(b"x", 5)
+                assert channel.read(1, LIMIT_S) == b"x"
+        assert server.log.count("Accepted publickey") == 2
 
 
-def _opens(transport: Transport) -> bool:
-    try:
-        transport.open(["true"], deadline=Deadline.after(LIMIT_S)).close()
-    except Refused:
-        return False
-    return True
+def test_a_server_that_allows_no_session_at_all() -> None:
+    require("sshd", "ssh-keygen")
+    with Sshd(max_sessions=0) as server, contextlib.closing(paramiko_to(server)) as transport:
+        assert type(failure(transport)) is Refused
 
 
 def test_one_connection_serves_threads_that_come_at_once() -> None:
@@ -287,8 +286,7 @@ def test_a_lost_connection_is_made_anew() -> None:
     with Sshd() as server, contextlib.closing(paramiko_to(server)) as transport:
         with running(transport, "deaf") as channel:
             assert read_some(channel) == b"started"
-            assert transport._connection is not None
-            transport._connection.sock.shutdown(socket.SHUT_RDWR)
+            transport._connections[0].connection.sock.shutdown(socket.SHUT_RDWR)
             assert channel.read(100, LIMIT_S) == b""
             assert type(transport.explain(channel)) is Truncated
             assert type(transport.explain(channel)) is Truncated
@@ -308,8 +306,7 @@ def test_a_network_that_hangs_does_not_hold_us(buffers: str) -> None:
         channel.write(b"x", 5)
         assert channel.read(1, LIMIT_S) == b"x"
         if buffers == "narrow":
-            assert transport._connection is not None
-            sock = transport._connection.sock
+            sock = transport._connections[0].connection.sock
             assert isinstance(sock, socket.socket)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         server.signal(signal.SIGSTOP)
@@ -354,9 +351,11 @@ def test_nothing_is_printed(sshd: Sshd, tmp_path: Path) -> None:
         "import sys; from sandlift.deadline import Deadline; from sandlift.errors import SandliftError\n"
         "from sandlift.transports.paramiko_ssh import ParamikoTransport\n"
         "import socket, threading\n"
+        "import sandlift.transports.handshakes as handshakes; handshakes.PAUSE_S = 0.01\n"
         "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n"
-        "def serve():\n c, _ = s.accept(); c.sendall(b'HTTP/1.1 400 Bad Request' + bytes([13, 10]) * 2); c.close()\n"
-        "threading.Thread(target=serve).start()\n"
+        "def serve():\n while True:\n"
+        "  c, _ = s.accept(); c.sendall(b'HTTP/1.1 400 Bad Request' + bytes([13, 10]) * 2); c.close()\n"
+        "threading.Thread(target=serve, daemon=True).start()\n"
         "t = ParamikoTransport('127.0.0.1', port=s.getsockname()[1], config_file=None)\n"
         "try: t.open(['true'], deadline=Deadline.after(10))\n"
         "except SandliftError as e: print(e.code)\n"

@@ -26,6 +26,7 @@ from sandlift.errors import (
     UsageError,
 )
 from sandlift.transports import Transport
+from sandlift.transports.handshakes import RETRIES_MAX
 from sandlift.transports.openssh import OpenSSH, explain_ssh
 from sandlift.transports.paramiko_ssh import ParamikoTransport
 from support.needs import require
@@ -152,22 +153,28 @@ def test_a_cancel_ends_connecting(client: Client) -> None:
         assert time.monotonic() - begin < 3
 
 
-def test_a_server_that_is_none(client: Client) -> None:
-    """A web server, say: it talks, but not SSH."""
+def test_a_server_that_is_none(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web server, say: it talks, but not SSH, so each try looks like a handshake that was dropped."""
+    monkeypatch.setattr("sandlift.transports.handshakes.PAUSE_S", 0.01)
     with socket.socket() as server:
         server.bind((HOST, 0))
         server.listen()
 
+        tries = []
+
         def answer() -> None:
-            connection, _ = server.accept()
-            connection.recv(100)
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            connection.close()
+            for number in range(1 + RETRIES_MAX):
+                connection, _ = server.accept()
+                tries.append(number)
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
 
         thread = threading.Thread(target=answer)
         thread.start()
         error = failure(client.to(port=server.getsockname()[1]))
         thread.join()
+        assert len(tries) == 1 + RETRIES_MAX
         assert type(error) in (Unreachable, Truncated)
         assert error.retryable
 

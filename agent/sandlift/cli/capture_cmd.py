@@ -22,6 +22,7 @@ from sandlift.cli.sandbox_options import (
     rule_options,
 )
 from sandlift.cli.settings import Settings, common_options
+from sandlift.cli.several import concurrency_option, is_several
 from sandlift.codecs import CODECS, LEVELS
 from sandlift.errors import UsageError
 
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
     from sandlift.targets import Target
 
 EXIT_INCOMPLETE = 3
+OF_A_CAPTURE = ("note", "base", "like", "rehash", "trust_ctime", "strict", "codec", "level")
+"""Options that go to `Box.capture` as they are, under the same names."""
 
 
 @click.command("capture", cls=OrderedCommand)
-@click.argument("target")
+@click.argument("targets", metavar="TARGET | NAME=TARGET...", nargs=-1, required=True)
 @click.option("--as", "name", metavar="NAME", help="The workspace's name in the store, such as demo or team/web.")
+@concurrency_option
 @click.option("--label", "label_texts", metavar="K=V", multiple=True, help="Put a label on the snapshot.")
 @click.option("--note", metavar="TEXT", default="", help="Put a note on the snapshot.")
 @click.option("--strict", is_flag=True, help="Store nothing if anything was lost, changed or vanished.")
@@ -55,41 +59,46 @@ EXIT_INCOMPLETE = 3
 @connection_options
 @common_options
 @click.pass_context
-def capture(context: click.Context, /, target: str, name: str | None, **options: Any) -> int:
+def capture(context: click.Context, /, targets: tuple[str, ...], name: str | None, **options: Any) -> int:
     """Save the workspace at TARGET as a snapshot of NAME.
 
-    The store is made when it is missing.  Exit status 3 says that the snapshot is stored but incomplete.
+    With several NAME=TARGET, save all of them, some at once; one that fails does not stop the others.  The store is
+    made when it is missing.  Exit status 3 says that a snapshot is stored but incomplete.
     """
     settings: Settings = context.obj
-    box = connect_box(target, options)
+    if name is None and is_several(targets):
+        from sandlift.cli.capture_several import capture_several
+
+        return capture_several(context, targets, options)
+    if len(targets) > 1:
+        raise UsageError("with --as there is one TARGET", hint="without it, name each one: NAME=TARGET NAME=TARGET")
+    box = connect_box(targets[0], options)
     with ExitStack() as stack:
         stack.enter_context(box)
         if name is None:
             raise UsageError("the snapshot needs a name", hint=f"for example --as {proposed_name(box.target)}")
-        labels = read_labels(options["label_texts"])
-        rules, limits = read_rules(context, options), read_limits(options["limit_texts"])
-        aliases, timeout_s = read_aliases(options), read_timeout(options["timeout_text"])
+        choices, timeout_s = read_choices(context, options), read_timeout(options["timeout_text"])
         with settings.interrupts.cancelling() as cancel, reporter(settings) as on_event:
             result = box.capture(
                 lambda: stack.enter_context(settings.open_store(create=True)),
                 name,
-                rules=rules,
-                aliases=aliases,
-                labels=labels,
-                note=options["note"],
-                base=options["base"],
-                like=options["like"],
-                rehash=options["rehash"],
-                trust_ctime=options["trust_ctime"],
-                strict=options["strict"],
-                codec=options["codec"],
-                level=options["level"],
-                limits=limits,
                 deadline_s=timeout_s,
                 cancel=cancel,
                 on_event=on_event,
+                **choices,
             )
     return tell(settings, result)
+
+
+def read_choices(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of `Box.capture` that the options give, the same for each target.  Raises UsageError."""
+    return {
+        "rules": read_rules(context, options),
+        "aliases": read_aliases(options),
+        "labels": read_labels(options["label_texts"]),
+        "limits": read_limits(options["limit_texts"]),
+        **{name: options[name] for name in OF_A_CAPTURE},
+    }
 
 
 def tell(settings: Settings, result: Capture) -> int:

@@ -104,12 +104,18 @@ def limit_value(name: str, value: object, where: str) -> float:
         if not 0.1 <= seconds <= 86_400:
             raise UsageError(f"{where}: the value is no number of seconds from 0.1 to 86400")
         return seconds
+    number = size_value(value)
+    if number is None:
+        raise UsageError(f"{where}: the value is no number above 0", hint="for example 20G, or 500000")
+    return number
+
+
+def size_value(value: object) -> int | None:
+    """Returns a whole number above 0, also from text, where K, M, G or T may follow; else None."""
     number = value if type(value) is int else 0
     if isinstance(value, str) and len(value) < 21 and (match := _NUMBER.fullmatch(value)):
         number = int(match[1]) * _FACTORS[match[2].upper()]
-    if not 0 < number <= _INT_MAX:
-        raise UsageError(f"{where}: the value is no number above 0", hint="for example 20G, or 500000")
-    return number
+    return number if 0 < number <= _INT_MAX else None
 
 
 def _read_file(path: Path, *, must_exist: bool) -> Configuration:

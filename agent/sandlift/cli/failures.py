@@ -101,22 +101,25 @@ def close_output() -> None:
 
 
 def _print_json(error: SandliftError) -> None:
-    value = {
-        "error": {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
-            "retryable": error.retryable,
-            "exit": exit_status(error),
-            "context": output.plain(_context(error)),
-        }
-    }
+    value = {"error": error_fields(error)}
     # An object in the middle of a file's bytes would be taken for some of them.
     if output.raw_bytes_written():
         sys.stderr.write(output.json_line(value))
     else:
         output.write_json(value)
         output.flush()
+
+
+def error_fields(error: SandliftError) -> dict[str, object]:
+    """Returns the error object of JSON."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "retryable": error.retryable,
+        "exit": exit_status(error),
+        "context": output.plain(_context(error)),
+    }
 
 
 def _context(error: SandliftError) -> dict[str, object]:
@@ -133,17 +136,22 @@ def _print_text(error: SandliftError, settings: Settings) -> None:
     except (OSError, SandliftError):
         # What could not be written is lost already, and may be what the error is about.
         close_output()
+    sys.stderr.write(error_text(error, verbose=settings.verbose))
+
+
+def error_text(error: SandliftError, *, verbose: bool, whose: str = "") -> str:
+    """Returns the lines that tell a person of an error, of what *whose* names where there are several."""
     said = {name: text for name in _SAID if (text := error.context.get(name))}
-    lines = [f"sandlift: error: {output.harmless(error.message)}"]
+    lines = [f"sandlift: error: {output.harmless(whose + error.message)}"]
     if error.hint:
         lines.append(f"hint: {output.harmless(error.hint)}")
-    elif isinstance(error, Conflict) and len(error.conflicts) > 1 and not settings.verbose:
+    elif isinstance(error, Conflict) and len(error.conflicts) > 1 and not verbose:
         lines.append("hint: -v lists all conflicts")
-    elif said and not settings.verbose:
+    elif said and not verbose:
         lines.append("hint: -v shows what the sandbox said")
-    if settings.verbose:
+    if verbose:
         if isinstance(error, Conflict):
             lines += [f"sandlift: conflict: {output.harmless(text)}" for text in error.conflicts]
         for name, text in said.items():
             lines += [f"sandlift: {_SAID[name]}:", output.harmless_lines(str(text))]
-    sys.stderr.write("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"

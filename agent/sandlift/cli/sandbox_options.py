@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sandlift.box import Box
     from sandlift.limits import Limits
     from sandlift.model import Rules
+    from sandlift.rate import RateLimit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -53,6 +54,12 @@ def connection_options(function: Function) -> Function:
         click.option("--host-key-file", metavar="FILE", help="The only host key to accept (ssh, paramiko)."),
         click.option("--accept-new-host-key", is_flag=True, help="Accept the key of a host never seen before."),
         click.option("--key-file", "key_files", metavar="FILE", multiple=True, help="The only keys to offer."),
+        click.option(
+            "--limit-rate",
+            "rate_text",
+            metavar="RATE",
+            help="Move at most so many bytes a second, both directions together; K, M or G may follow.",
+        ),
         click.option("--timeout", "timeout_text", metavar="S", help="Give up after so many seconds."),
         click.option(
             "--limit",
@@ -87,8 +94,11 @@ def _apply(function: Function, *options: Callable[[Function], Function]) -> Func
     return function
 
 
-def connect_box(target: str, options: Mapping[str, Any]) -> Box:
-    """Returns the box of *target* for one call.  Raises BadURL, UsageError, MissingExtra."""
+def connect_box(target: str, options: Mapping[str, Any], *, rate: RateLimit | None = None) -> Box:
+    """Returns the box of *target* for one call; *rate* is one that several boxes share, else the options' own.
+
+    Raises BadURL, UsageError, MissingExtra.
+    """
     from sandlift.box import connect
 
     python = options["python"]
@@ -101,6 +111,7 @@ def connect_box(target: str, options: Mapping[str, Any]) -> Box:
         accept_new_host_key=options["accept_new_host_key"],
         key_files=options["key_files"],
         reuse=False,
+        limit_rate=rate or read_rate(options["rate_text"]),
     )
     if python is not None and box.target.scheme != "local" and not _PYTHON_WORD.fullmatch(python):
         box.close()
@@ -119,6 +130,19 @@ def read_timeout(text: str | None) -> float | None:
     if not 0 <= seconds < math.inf:
         raise UsageError(f"--timeout takes a number of seconds, not {text!a}")
     return seconds
+
+
+def read_rate(text: str | None) -> RateLimit | None:
+    """Returns the limit of ``--limit-rate``.  Raises UsageError."""
+    if text is None:
+        return None
+    from sandlift.cli.configuration import size_value
+    from sandlift.rate import RateLimit
+
+    size = size_value(text)
+    if size is None:
+        raise UsageError(f"--limit-rate takes a number of bytes, not {text!a}", hint="for example 500K, or 2M")
+    return RateLimit(size)
 
 
 def read_limits(texts: Sequence[str]) -> Limits:

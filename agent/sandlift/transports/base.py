@@ -18,8 +18,11 @@ from typing import Literal, Protocol
 
 from sandlift.deadline import Deadline
 from sandlift.errors import LocalProtocolError, SandliftError
+from sandlift.rate import RateLimit
 
 STDERR_TAIL_BYTES = 64 * 1024
+WRITE_NOW_BYTES = 512
+"""So much goes into a pipe whole or not at all, on every POSIX system."""
 ARGUMENT_MAX_BYTES = 131_071
 """The longest single argument that Linux takes (128 KiB with its NUL)."""
 
@@ -64,6 +67,14 @@ class Channel(Protocol):
         """
         ...
 
+    def write_now(self, data: bytes) -> bool:
+        """Write a few bytes, at most ``WRITE_NOW_BYTES``, if that needs no waiting at all.
+
+        False means that nothing was written, because stdin is full or another thread writes.  Raises
+        Truncated as ``write`` does.
+        """
+        ...
+
     def stderr_tail(self) -> bytes:
         """The last bytes of stderr, at most ``STDERR_TAIL_BYTES``; the rest was drained and dropped."""
         ...
@@ -92,6 +103,11 @@ class Transport(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
+        ...
+
+    @property
+    def rate(self) -> RateLimit | None:
+        """What the bytes of all its commands are held to by whoever reads and writes them; None is no limit."""
         ...
 
     def open(self, argv: Sequence[str], *, deadline: Deadline) -> Channel:

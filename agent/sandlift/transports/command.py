@@ -25,9 +25,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Literal
 
 from sandlift.deadline import SLICE_S, Cancel, Deadline
-from sandlift.errors import Interrupted, MissingExtra, Refused, SandboxGone, SandliftError, Truncated, UsageError
+from sandlift.errors import (
+    Interrupted,
+    LocalProtocolError,
+    MissingExtra,
+    Refused,
+    SandboxGone,
+    SandliftError,
+    Truncated,
+    UsageError,
+)
+from sandlift.rate import RateLimit
 
-from .base import Capabilities, Channel, StderrTail, check_words, shell_command
+from .base import WRITE_NOW_BYTES, Capabilities, Channel, StderrTail, check_words, shell_command
 
 PIPE_BYTES = 1 << 20
 _WRITE_BYTES = 1 << 20
@@ -63,8 +73,7 @@ class CommandChannel:
         self._write_lock = threading.Lock()
         self._wait_lock = threading.Lock()
         self._close_lock = threading.Lock()
-        # Closing the writing end wakes everybody who polls the reading end.
-        self._wake, self._waker = os.pipe()
+        self._wake, self._waker = _make_wake()
         self._drain = threading.Thread(target=self._drain_stderr, name="sandlift-stderr", daemon=True)
         self._drain.start()
 
@@ -76,7 +85,7 @@ class CommandChannel:
                 return b""
             poll = select.poll()
             poll.register(self._stdout.fileno(), select.POLLIN)
-            poll.register(self._wake, 0)
+            poll.register(self._wake, select.POLLIN)
             while True:
                 try:
                     return os.read(self._stdout.fileno(), size)
@@ -96,7 +105,7 @@ class CommandChannel:
             poll = select.poll()
             if not self._closing.is_set():
                 poll.register(self._stdin.fileno(), select.POLLOUT)
-                poll.register(self._wake, 0)
+                poll.register(self._wake, select.POLLIN)
             end = time.monotonic() + timeout_s
             while view:
                 if self._closing.is_set():
@@ -115,6 +124,24 @@ class CommandChannel:
                 if left_s <= 0:
                     raise SandboxGone(f"the command took no input for {timeout_s:g} s")
                 poll.poll(_poll_ms(left_s))
+
+    def write_now(self, data: bytes) -> bool:
+        """See ``Channel.write_now``."""
+        if len(data) > WRITE_NOW_BYTES:
+            raise LocalProtocolError(f"{len(data)} bytes are too many to be written at once")
+        if not self._write_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._closing.is_set():
+                raise Truncated("the channel was closed while data was being sent")
+            os.write(self._stdin.fileno(), data)
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            raise Truncated("the command takes no more input: it has ended, or closed its stdin") from None
+        finally:
+            self._write_lock.release()
+        return True
 
     def stderr_tail(self) -> bytes:
         """See ``Channel.stderr_tail``; after the program's end, what it said last is waited for shortly."""
@@ -140,7 +167,10 @@ class CommandChannel:
             if self._closed:
                 return
             self._closing.set()
-            os.close(self._waker)
+            if self._waker == self._wake:
+                os.eventfd_write(self._wake, 1)
+            else:
+                os.close(self._waker)
             with self._write_lock, contextlib.suppress(OSError):
                 self._stdin.close()
             with self._read_lock:
@@ -189,7 +219,7 @@ class CommandChannel:
         fd = self._stderr.fileno()
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        poll.register(self._wake, 0)
+        poll.register(self._wake, select.POLLIN)
         while True:
             events = poll.poll(50 if self._closing.is_set() else None)
             if self._closing.is_set() and any(ready == self._wake for ready, _ in events):
@@ -224,7 +254,9 @@ class CommandTransport:
         env: Mapping[str, str] | None = None,
         explain: Explain | None = None,
         own_session: bool = True,
+        rate: RateLimit | None = None,
     ) -> None:
+        self.rate = rate
         self.prefix = tuple(prefix)
         self.name = name
         self.capabilities = capabilities
@@ -234,6 +266,10 @@ class CommandTransport:
         self._own_session = own_session
 
     def open(self, argv: Sequence[str], *, deadline: Deadline) -> Channel:
+        """See ``begin``."""
+        return self.begin(argv, deadline=deadline)
+
+    def begin(self, argv: Sequence[str], *, deadline: Deadline) -> CommandChannel:
         """Start the program; raises UsageError if the prefix, Refused if the command cannot be started."""
         if self._quoting == "shell":
             words = (*self.prefix, shell_command(argv, self.capabilities))
@@ -291,14 +327,29 @@ def start(
     except OSError as error:
         reason = error.strerror or type(error).__name__
         if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
-            raise Refused(f"this machine cannot start another process: {reason}", hint="run fewer at once") from None
+            raise _no_room(reason) from None
         if missing is not None:
             raise missing(words[0], reason) from None
         raise Refused(f"the command {words[0]!a} cannot be started: {reason}") from None
-    return CommandChannel(process, own_group=own_session, cancel=cancel)
+    try:
+        return CommandChannel(process, own_group=own_session, cancel=cancel)
+    except (OSError, RuntimeError) as error:
+        # Descriptors or threads ran out just now; nobody else knows of the process yet.
+        process.kill()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        process.wait()
+        raise _no_room(str(error)) from None
 
 
-def via(prefix: Sequence[str], *, shell: bool) -> CommandTransport:
+def _no_room(reason: str) -> Refused:
+    return Refused(
+        f"this machine cannot start another process: {reason}", hint="run fewer at once, or raise `ulimit -n` and -u"
+    )
+
+
+def via(prefix: Sequence[str], *, shell: bool, rate: RateLimit | None = None) -> CommandTransport:
     """The transport behind a prefix that the user gave.
 
     8,000 bytes for a whole command: kubectl puts it into a URL, and proxies cut those at 8 KiB.
@@ -307,7 +358,8 @@ def via(prefix: Sequence[str], *, shell: bool) -> CommandTransport:
         duplex=True, max_argument_bytes=8_000, max_command_bytes=8_000, max_call_s=None, link_cost="cheap"
     )
     name = os.path.basename(prefix[0])
-    return CommandTransport(prefix, quoting="shell" if shell else "argv", capabilities=capabilities, name=name)
+    quoting: Literal["argv", "shell"] = "shell" if shell else "argv"
+    return CommandTransport(prefix, quoting=quoting, capabilities=capabilities, name=name, rate=rate)
 
 
 def _peek_status(process: subprocess.Popen[bytes]) -> int | None:
@@ -322,6 +374,17 @@ def _peek_status(process: subprocess.Popen[bytes]) -> int | None:
             return info.si_status if info.si_code == os.CLD_EXITED else 128 + info.si_status
     status = process.poll()
     return 128 - status if status is not None and status < 0 else status
+
+
+def _make_wake() -> tuple[int, int]:
+    """Returns a descriptor that becomes readable, or hangs up, for all who poll it, and what to do that with.
+
+    It is one descriptor twice where there is eventfd: with many commands at once, each one counts.
+    """
+    if hasattr(os, "eventfd"):
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return fd, fd
+    return os.pipe()
 
 
 def _poll_ms(left_s: float) -> int:

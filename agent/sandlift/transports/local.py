@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sandlift.rate import RateLimit
+
 from .base import ARGUMENT_MAX_BYTES, Capabilities
 from .command import CommandTransport
 
@@ -10,6 +12,6 @@ CAPABILITIES = Capabilities(
 )
 
 
-def local() -> CommandTransport:
+def local(rate: RateLimit | None = None) -> CommandTransport:
     """A transport that starts commands here; they inherit the environment and the working directory."""
-    return CommandTransport((), quoting="argv", capabilities=CAPABILITIES, name="local")
+    return CommandTransport((), quoting="argv", capabilities=CAPABILITIES, name="local", rate=rate)

@@ -6,8 +6,11 @@ local or remote command of the configuration.  ssh keeps the first value that it
 options stand before ours; only a shared connection and a pinned host key stand before theirs.
 
 Without ``reuse`` every command is a connection of its own.  With it, a master connection is made at the
-first command, in a private folder, and serves all further ones until ``close``; where the server allows no
-more sessions on it, ssh falls back to a connection of its own.
+first command, in a private folder, and serves up to ``SESSIONS_MAX`` commands at a time until ``close``; for more
+at once further masters are made.  A server that allows fewer on a connection refuses a session, and ssh
+then makes a connection for that command alone.
+
+Either way a start has its turn in the queue of its server's handshakes, until the command's first byte.
 
 ssh exits with 255 for its own failures, for a command killed by a signal and for a command's own 255, so
 the text on stderr decides what happened.
@@ -37,13 +40,18 @@ from sandlift.errors import (
     Unreachable,
     UsageError,
 )
+from sandlift.rate import RateLimit
 from sandlift.targets import USER_SHOWN_MAX
 
 from .base import Capabilities, Channel, harmless_text, last_line
 from .command import CommandChannel, CommandTransport, start
+from .handshakes import RETRIES_MAX, gate_of, pause_s
 from .known_hosts import KnownHosts
+from .openssh_channel import OpenSSHChannel, was_dropped
 
 CONNECT_MAX_S = 30
+SESSIONS_MAX = 10
+"""Commands at once on one connection: what OpenSSH's server allows (``MaxSessions 10``)."""
 # 9,000 bytes: dropbear drops the connection for a longer command; OpenSSH's server takes far more.
 CAPABILITIES = Capabilities(
     duplex=True, max_argument_bytes=9_000, max_command_bytes=9_000, max_call_s=None, link_cost="cheap"
@@ -55,6 +63,16 @@ _OPTIONS = (
 )
 # A control socket's path: 104 bytes on some systems, and ssh appends 17 while it makes the socket.
 _SOCKET_PATH_MAX = 104 - 17 - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class _Master:
+    """A connection that commands share."""
+
+    channel: CommandChannel
+    path: str
+    """Its control socket."""
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +171,10 @@ class OpenSSH:
         accept_new_host_key: bool = False,
         key_files: Sequence[str] = (),
         reuse: bool = False,
+        rate: RateLimit | None = None,
     ) -> None:
+        self.rate = rate
+        self._gate = gate_of(host, port or 22)
         self._host = host
         self._user = user
         self._port = port
@@ -165,26 +186,42 @@ class OpenSSH:
         self._reuse = reuse
         self._lock = threading.Lock()
         self._folder: str | None = None
-        self._master: CommandChannel | None = None
+        # Held while a master is made, by one thread at a time.
+        self._making = threading.Lock()
+        self._masters: list[_Master] = []
+        self._masters_made = 0
 
     def open(self, argv: Sequence[str], *, deadline: Deadline) -> Channel:
-        """Start ssh; with ``reuse``, first the master connection, whose failure is raised here."""
+        """Start ssh in its turn; with ``reuse``, first a master connection, whose failure is raised here."""
+        turn = self._gate.enter(deadline, f"waiting to connect to {self._host} with ssh")
+        master: _Master | None = None
         shared: tuple[str, ...] = ()
-        if self._reuse:
-            shared = ("-o", "ControlMaster=no", "-o", f"ControlPath={self._control_path(deadline)}")
-        # The caller's deadline is given to ssh in whole seconds, so that it can say what it was waiting for.
-        return self._command(self._prefix(deadline, shared)).open(argv, deadline=deadline)
+        try:
+            if self._reuse:
+                master = self._take_master(deadline)
+                shared = ("-o", "ControlMaster=no", "-o", f"ControlPath={master.path}")
+
+            def begin() -> CommandChannel:
+                # The caller's deadline is given to ssh in whole seconds, so that it can say what it waited for.
+                return self._command(self._prefix(deadline, shared)).begin(argv, deadline=deadline)
+
+            return OpenSSHChannel(begin, turn, deadline=deadline, closed=lambda: self._give_back(master))
+        except BaseException:
+            self._give_back(master)
+            turn.leave()
+            raise
 
     def explain(self, channel: Channel) -> SandliftError | None:
         """Reads ssh's exit status and stderr."""
         return self._command(()).explain(channel)
 
     def close(self) -> None:
-        """End the master connection, and remove the private folder."""
+        """End the master connections, and remove the private folder."""
         with self._lock:
-            if self._master is not None:
-                self._master.close(grace_s=0)
-                self._master = None
+            masters, self._masters = self._masters, []
+        for master in masters:
+            master.channel.close(grace_s=0)
+        with self._lock:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
@@ -228,7 +265,7 @@ class OpenSSH:
     def _make_folder(self) -> str:
         if self._folder is None:
             folder = tempfile.mkdtemp(prefix="sl-")
-            if len(os.fsencode(folder)) + len("/c") > _SOCKET_PATH_MAX and os.path.isdir("/tmp"):
+            if len(os.fsencode(folder)) + len("/c9999") > _SOCKET_PATH_MAX and os.path.isdir("/tmp"):
                 os.rmdir(folder)
                 folder = tempfile.mkdtemp(prefix="sl-", dir="/tmp")
             self._folder = folder
@@ -238,28 +275,63 @@ class OpenSSH:
                     file.write(lines)
         return self._folder
 
-    def _control_path(self, deadline: Deadline) -> str:
-        """The socket of the master connection, which is made if there is none or the old one has died."""
-        path = os.path.join(self._private_folder(), "c")
-        shared = ("-M", "-N", "-o", f"ControlPath={path}", "-o", "ControlPersist=no")
-        words = self._prefix(deadline, shared)
+    def _take_master(self, deadline: Deadline) -> _Master:
+        """A master with room for one more command, made if there is none; given back with `_give_back`."""
+        while not self._making.acquire(timeout=deadline.slice_s()):
+            deadline.check(f"waiting to connect to {self._host} with ssh")
+        try:
+            master = self._free_master()
+            if master is None:
+                # The folder is there before its name is needed: making it takes the same lock.
+                self._private_folder()
+                master = self._make_master(deadline)
+                with self._lock:
+                    self._masters.append(master)
+            with self._lock:
+                master.sessions += 1
+            return master
+        finally:
+            self._making.release()
+
+    def _free_master(self) -> _Master | None:
+        """The first living master that has room; dead ones are put away."""
         with self._lock:
-            if self._master is not None and self._master.wait(0) is None:
-                return path
-            if self._master is not None:
-                self._master.close(grace_s=0)
-                self._master = None
+            dead = [master for master in self._masters if master.channel.wait(0) is not None]
+            self._masters = [master for master in self._masters if master not in dead]
+            free = next((master for master in self._masters if master.sessions < SESSIONS_MAX), None)
+        for master in dead:
+            master.channel.close(grace_s=0)
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                os.unlink(master.path)
+        return free
+
+    def _give_back(self, master: _Master | None) -> None:
+        if master is not None:
+            with self._lock:
+                master.sessions -= 1
+
+    def _make_master(self, deadline: Deadline) -> _Master:
+        """Log in, again where the server drops the handshake."""
+        tries = 1
+        while True:
+            self._masters_made += 1
+            path = os.path.join(self._private_folder(), f"c{self._masters_made}")
+            words = self._prefix(deadline, ("-M", "-N", "-o", f"ControlPath={path}", "-o", "ControlPersist=no"))
             command = self._command(words)
-            master = start(words, own_session=not _can_ask(), cancel=deadline.cancel, missing=command.missing)
+            channel = start(words, own_session=not _can_ask(), cancel=deadline.cancel, missing=command.missing)
             try:
-                self._await_master(master, path, command, deadline)
+                self._await_master(channel, path, command, deadline)
+                return _Master(channel=channel, path=path)
+            except Unreachable:
+                dropped = was_dropped(channel.wait(0), channel.stderr_tail())
+                channel.close(grace_s=0)
+                if not dropped or tries > RETRIES_MAX:
+                    raise
             except BaseException:
-                master.close(grace_s=0)
+                channel.close(grace_s=0)
                 raise
-            self._master = master
-            return path
+            deadline.pause(pause_s(tries), f"connecting to {self._host} with ssh")
+            tries += 1
 
     def _await_master(self, master: CommandChannel, path: str, command: CommandTransport, deadline: Deadline) -> None:
         """Wait for the socket, which ssh makes when it is logged in, or for its failure."""

@@ -9,15 +9,17 @@ connection under him, which ends every wait in paramiko.
 from __future__ import annotations
 
 import contextlib
+import select
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandlift.deadline import SLICE_S, Cancel
-from sandlift.errors import Interrupted, SandboxGone, Truncated
+from sandlift.errors import Interrupted, LocalProtocolError, SandboxGone, Truncated
 
-from .base import StderrTail
+from .base import WRITE_NOW_BYTES, StderrTail
+from .handshakes import TURN_MAX_S, Turn
 
 if TYPE_CHECKING:
     import paramiko
@@ -29,11 +31,26 @@ _CLOSE_EXTRA_S = 0.25
 
 
 class ParamikoChannel:
-    """A running command on a shared connection; ``drop`` closes that connection, however it hangs."""
+    """A running command on a shared connection.
 
-    def __init__(self, session: paramiko.Channel, *, drop: Callable[[], None], cancel: Cancel | None) -> None:
+    ``drop`` closes that connection, however it hangs; ``turn`` is left when the command has begun, that is with its
+    first byte; ``closed`` is called once when the command is given up.
+    """
+
+    def __init__(
+        self,
+        session: paramiko.Channel,
+        *,
+        drop: Callable[[], None],
+        turn: Turn,
+        closed: Callable[[], None],
+        cancel: Cancel | None,
+    ) -> None:
         self._session = session
         self._drop = drop
+        self._told_closed = closed
+        self._turn: Turn | None = turn
+        self._turn_until = time.monotonic() + TURN_MAX_S
         self._cancel = cancel
         # One value for ever: the time-out of a channel is shared by all threads that use it.
         session.settimeout(SLICE_S)
@@ -62,11 +79,18 @@ class ParamikoChannel:
             left_s = end - time.monotonic()
             if session.recv_ready() or session.eof_received or session.closed or left_s >= SLICE_S:
                 with contextlib.suppress(TimeoutError):
-                    return self._receive(size)
+                    data = self._receive(size)
+                    self._leave()
+                    return data
             elif left_s > 0:
                 time.sleep(min(left_s, _SHORT_S))
             if end - time.monotonic() <= 0 or (self._cancel is not None and self._cancel.cancelled):
                 return None
+
+    def _leave(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.leave()
 
     def _receive(self, size: int) -> bytes:
         try:
@@ -114,6 +138,32 @@ class ParamikoChannel:
             view = view[sent:]
             self._write_end = time.monotonic() + timeout_s
 
+    def write_now(self, data: bytes) -> bool:
+        """See ``Channel.write_now``; what might wait is told beforehand by paramiko's state and by the socket."""
+        if len(data) > WRITE_NOW_BYTES:
+            raise LocalProtocolError(f"{len(data)} bytes are too many to be written at once")
+        if not self._write_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._closing.is_set() or self._session.closed:
+                raise Truncated("the channel was closed while data was being sent")
+            if not self._takes_at_once(len(data)):
+                return False
+            return self._session.send(data) == len(data)
+        except (OSError, EOFError, self._ssh_error):
+            raise Truncated("the command takes no more input: it has ended, or the connection was lost") from None
+        finally:
+            self._write_lock.release()
+
+    def _takes_at_once(self, size: int) -> bool:
+        """Whether the window has room, no keys are being renewed, and the socket takes data."""
+        connection = self._session.get_transport()
+        if self._session.out_window_size < size or not connection.clear_to_send.is_set():
+            return False
+        poll = select.poll()
+        poll.register(connection.sock.fileno(), select.POLLOUT)
+        return bool(poll.poll(0))
+
     def stderr_tail(self) -> bytes:
         """See ``Channel.stderr_tail``; after the command's end, what it said last is waited for shortly."""
         if not self._closed and (self._session.closed or self._session.eof_received):
@@ -135,6 +185,7 @@ class ParamikoChannel:
             if self._closed:
                 return
             self._closing.set()
+            self._leave()
             closer = threading.Thread(target=self._say_goodbye, args=(grace_s,), name="sandlift-close", daemon=True)
             closer.start()
             closer.join(grace_s + _CLOSE_EXTRA_S)
@@ -143,6 +194,7 @@ class ParamikoChannel:
                 closer.join(_CLOSE_EXTRA_S)
             self._drain.join(2 * SLICE_S)
             self._closed = True
+            self._told_closed()
 
     def _say_goodbye(self, grace_s: float) -> None:
         """End of input, a while for the command to end, then the end of the channel."""
@@ -164,6 +216,8 @@ class ParamikoChannel:
                 self._tail.add(data)
             elif data is not None:
                 return
+            if time.monotonic() > self._turn_until:
+                self._leave()
             # A slice longer than the writer's own limit, who can tell a full window by himself.
             write_end = self._write_end
             if write_end is not None and time.monotonic() > write_end + 2 * SLICE_S:

@@ -1,4 +1,4 @@
-"""SSH inside the process, with paramiko: one connection, many commands.
+"""SSH inside the process, with paramiko: few connections, many commands.
 
 For places without an ``ssh`` program.  Of the user's ssh configuration it honours HostName, HostKeyAlias,
 Port, User, IdentityFile and IdentitiesOnly; ProxyJump and ProxyCommand are refused with a word about ssh://.
@@ -6,6 +6,9 @@ Port, User, IdentityFile and IdentitiesOnly; ProxyJump and ProxyCommand are refu
 The host key is checked before anything is proven to the server: against the user's and the system's known
 hosts, or against a pinned key.  An unknown host is refused, unless the caller accepts new ones, which are
 then written down; a changed key is refused always.
+
+A connection carries up to ``SESSIONS_MAX`` commands at once, or as many as its server allows; for more a further
+one is made, in its turn among the server's handshakes, and again where the server drops the handshake.
 
 Connecting runs in a thread that is waited for in slices, so that a cancel or a deadline is seen whatever
 paramiko waits for; the connection is then closed under it.
@@ -20,6 +23,7 @@ import os
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -36,8 +40,10 @@ from sandlift.errors import (
     Unreachable,
     UsageError,
 )
+from sandlift.rate import RateLimit
 
 from .base import Capabilities, Channel, shell_command
+from .handshakes import RETRIES_MAX, Turn, gate_of, pause_s
 from .known_hosts import KnownHosts, fingerprint, host_names, remember
 from .paramiko_channel import ParamikoChannel
 from .paramiko_errors import map_error
@@ -47,6 +53,8 @@ if TYPE_CHECKING:
     import paramiko
 
 CONNECT_MAX_S = 30.0
+SESSIONS_MAX = 10
+"""Commands at once on one connection: what OpenSSH's server allows (``MaxSessions 10``)."""
 KEEPALIVE_S = 15
 DEAD_PEER_MS = 60_000
 KNOWN_HOSTS = "~/.ssh/known_hosts"
@@ -70,8 +78,21 @@ class _Place:
     only_files: bool
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Shared:
+    """A connection, and how many commands are on it."""
+
+    connection: paramiko.Transport
+    sessions: int = 0
+    room: int = SESSIONS_MAX
+
+
+class _Dropped(Exception):
+    """The server hung up before it had said its name; the cause is what paramiko made of it."""
+
+
 class ParamikoTransport:
-    """Runs commands on a host over one connection; see ``Transport`` for the contract.
+    """Runs commands on a host over shared connections; see ``Transport`` for the contract.
 
     ``host_key_file`` pins the host's key, ``accept_new_host_key`` accepts a host that was never seen and
     appends it to the first of ``known_hosts_files`` (default: the user's and the system's).  ``key_files`` are
@@ -95,7 +116,9 @@ class ParamikoTransport:
         passphrase: Passphrase | None = None,
         known_hosts_files: Sequence[str] | None = None,
         config_file: str | None = "~/.ssh/config",
+        rate: RateLimit | None = None,
     ) -> None:
+        self.rate = rate
         self._paramiko = _load()
         self._host = host
         self._user = user
@@ -109,11 +132,11 @@ class ParamikoTransport:
         self._config_file = config_file
         self._connect_lock = threading.Lock()
         self._state_lock = threading.Lock()
-        self._connection: paramiko.Transport | None = None
-        self._lost: BaseException | None = None
+        self._connections: list[_Shared] = []
+        self._lost: weakref.WeakKeyDictionary[paramiko.Transport, BaseException] = weakref.WeakKeyDictionary()
 
     def open(self, argv: Sequence[str], *, deadline: Deadline) -> Channel:
-        """Start a command, on a new connection if there is none that lives."""
+        """Start a command, on a new connection if there is none with room for it."""
         command = shell_command(argv, self.capabilities)
         deadline.check(f"connecting to {self._host}")
         attempt = _Attempt()
@@ -146,52 +169,118 @@ class ParamikoTransport:
         if connection is None or connection.is_active():
             return None
         # paramiko tells its reason once only, and several channels may ask.
-        self._lost = connection.get_exception() or self._lost
-        if self._lost is None:
+        with self._state_lock:
+            lost = connection.get_exception() or self._lost.get(connection)
+            if lost is not None:
+                self._lost[connection] = lost
+        if lost is None:
             return Truncated(f"the connection to {self._host} was closed by the server")
-        return map_error(self._lost, self._host)
+        return map_error(lost, self._host)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         with self._state_lock:
-            connection, self._connection = self._connection, None
-        self._drop(connection)
+            connections, self._connections = self._connections, []
+        for shared in connections:
+            self._drop(shared.connection)
 
     def _attempt(self, attempt: _Attempt, command: str, deadline: Deadline) -> None:
         """The thread of one ``open``: leaves a channel or an error in the attempt."""
         channel = None
+        turn: Turn | None = None
         try:
-            connection = self._connected(attempt, deadline)
-            limit_s = deadline.remaining_s(CONNECT_MAX_S)
-            session = connection.open_session(timeout=limit_s)
-            session.exec_command(command)
-            channel = ParamikoChannel(session, drop=lambda: self._drop(connection), cancel=deadline.cancel)
+            place = self._place()
+            gate = gate_of(place.host, place.port)
+            turn = gate.enter(deadline, f"waiting to connect to {self._host}")
+            while channel is None:
+                deadline.check(f"connecting to {self._host}")
+                shared, fresh = self._take(place, attempt, deadline)
+                try:
+                    channel = self._begin(shared, command, turn, deadline)
+                except self._paramiko.ChannelException:
+                    if not self._shrink(shared) and fresh:
+                        raise
+                except BaseException:
+                    self._give_back(shared)
+                    raise
         except BaseException as error:
             attempt.error = error
+            if turn is not None:
+                turn.leave()
         attempt.channel = channel
         if not attempt.finish() and channel is not None:
             channel.close(grace_s=0)
 
-    def _connected(self, attempt: _Attempt, deadline: Deadline) -> paramiko.Transport:
-        """The connection that stands, or a new one; only one thread connects at a time."""
+    def _begin(self, shared: _Shared, command: str, turn: Turn, deadline: Deadline) -> ParamikoChannel:
+        session = shared.connection.open_session(timeout=deadline.remaining_s(CONNECT_MAX_S))
+        session.exec_command(command)
+        return ParamikoChannel(
+            session,
+            drop=lambda: self._drop(shared.connection),
+            turn=turn,
+            closed=lambda: self._give_back(shared),
+            cancel=deadline.cancel,
+        )
+
+    def _take(self, place: _Place, attempt: _Attempt, deadline: Deadline) -> tuple[_Shared, bool]:
+        """A connection with room for one more command, and whether it is new; only one thread connects at a time."""
         while not self._connect_lock.acquire(timeout=deadline.slice_s()):
             deadline.check(f"connecting to {self._host}")
         try:
-            connection = self._connection
-            if connection is None or not connection.is_active():
-                connection = self._connect(attempt, deadline)
-                with self._state_lock:
-                    self._connection = connection
-                # From here on other threads may use it: this attempt must not close it.
-                attempt.connection = None
-            return connection
+            with self._state_lock:
+                dead = [shared for shared in self._connections if not shared.connection.is_active()]
+                self._connections = [shared for shared in self._connections if shared not in dead]
+                free = next((shared for shared in self._connections if shared.sessions < shared.room), None)
+                if free is not None:
+                    free.sessions += 1
+            for shared in dead:
+                self._drop(shared.connection)
+            if free is not None:
+                return free, False
+            made = _Shared(connection=self._connect(place, attempt, deadline), sessions=1)
+            with self._state_lock:
+                self._connections.append(made)
+            # From here on other threads may use it: this attempt must not close it.
+            attempt.connection = None
+            return made, True
         finally:
             self._connect_lock.release()
 
-    def _connect(self, attempt: _Attempt, deadline: Deadline) -> paramiko.Transport:
-        place = self._place()
-        limit = deadline.sooner(CONNECT_MAX_S)
-        sock = _dial(place.host, place.port, limit)
+    def _give_back(self, shared: _Shared) -> None:
+        with self._state_lock:
+            shared.sessions -= 1
+
+    def _shrink(self, shared: _Shared) -> bool:
+        """A server has refused one session more: takes that back, and no more are tried; False if it was the only one.
+
+        A server counts a command that has just ended for a while longer, so an old connection may refuse the first.
+        """
+        with self._state_lock:
+            shared.sessions -= 1
+            shared.room = max(1, min(shared.room, shared.sessions))
+            if shared.sessions:
+                return True
+            self._connections = [other for other in self._connections if other is not shared]
+        self._drop(shared.connection)
+        return False
+
+    def _connect(self, place: _Place, attempt: _Attempt, deadline: Deadline) -> paramiko.Transport:
+        """Log in, again where the server drops the handshake."""
+        tries = 1
+        while True:
+            try:
+                return self._log_in(place, attempt, deadline.sooner(CONNECT_MAX_S))
+            except _Dropped as drop:
+                if tries > RETRIES_MAX:
+                    raise drop.__cause__ or EOFError() from None
+            deadline.pause(pause_s(tries), f"connecting to {self._host}")
+            tries += 1
+
+    def _log_in(self, place: _Place, attempt: _Attempt, limit: Deadline) -> paramiko.Transport:
+        try:
+            sock = _dial(place.host, place.port, limit)
+        except ConnectionResetError as error:
+            raise _Dropped from error
         connection: paramiko.Transport | None = None
         try:
             connection = self._paramiko.Transport(sock)
@@ -227,7 +316,13 @@ class ParamikoTransport:
             if limit.over:
                 raise Unreachable(f"cannot reach {self._host}: the server does not answer as an SSH server would")
         if not connection.is_active():
-            raise connection.get_exception() or EOFError()
+            error = connection.get_exception() or EOFError()
+            # paramiko wraps an end of the stream, a reset and a time-out in the same words.
+            gone = (EOFError, ConnectionError)
+            lost = isinstance(error, gone) or isinstance(error.__context__, gone)
+            if lost and not connection.remote_version:
+                raise _Dropped from error
+            raise error
 
     def _check_host_key(self, connection: paramiko.Transport, known: KnownHosts, names: tuple[str, ...]) -> None:
         key = connection.get_remote_server_key()
