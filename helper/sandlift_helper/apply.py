@@ -7,9 +7,9 @@ nothing can be written through one.  All of it is done by forked processes that 
 
 Frames: the host's request; manifest frames with the listing of a target that is not empty; have, with what the
 host must know for its plan; the host's want frames and the rows that it wants, with digests, up to another have;
-then from the host manifest frames with the rows to build, have with the number of the content frame of each
-distinct block, manifest frames with the rows that stay and get other metadata and the paths that go, have, and
-content.
+then from the host manifest frames with the rows to build, have with where each use of a block is (see `Layout`), manifest
+frames with the rows that stay and get other metadata and the paths that go, and content.  A have frame without
+anything in it ends each of the two tables.
 """
 
 import os
@@ -147,10 +147,6 @@ class _Restoring:
         rows, places = _read_tables(self._channel)
         settled, _ = _read_tables(self._channel)
         metadata = Metadata(self._request.mask, self._request.owner)
-        frames = array("I")
-        frames.frombytes(places)
-        if sys.byteorder == "big":
-            frames.byteswap()
         self._channel.poll()
         if self._works_in_place and not (rows.paths or settled.paths or settled.excluded_paths or self._leftover):
             root_kept = rows.root is not None and not metadata.set_root(rows.root, self._target.fd)
@@ -159,9 +155,10 @@ class _Restoring:
         root_fd = self._prepare(rows, settled)
         confined = Confined(self._channel, root_fd, self._target.shown)
         tree = Tree(root_fd, rows, metadata)
-        layout = Layout(rows, frames)
-        confined.once(tree.begin)
-        refused = write_content(confined, layout, frames, metadata, self._held)
+        begun = confined.start(tree.begin)
+        layout = Layout(rows, places)
+        begun()
+        refused = write_content(confined, layout, metadata, self._held)
         is_new = self._request.mode == "new"
         keep = self._target.status if is_new and self._staging else None
         copied, more, root_set = FINISHED.unpack(confined.once(lambda: tree.finish(keep, self._in_place)))
@@ -236,9 +233,9 @@ class _Restoring:
         return root_fd
 
 
-def _read_tables(channel: Channel) -> "tuple[table.Segment, bytes]":
-    """Reads manifest frames up to a have frame; returns their rows and what the have frame holds."""
-    rows = table.Segment()
+def _read_tables(channel: Channel) -> "tuple[table.Segment, array[int]]":
+    """Reads manifest frames, then have frames up to an empty one; returns the rows and the numbers in those."""
+    rows, column = table.Segment(), array("Q")
     while True:
         kind, payload = channel.read_frame()
         if kind == wire.CREDIT:
@@ -248,7 +245,12 @@ def _read_tables(channel: Channel) -> "tuple[table.Segment, bytes]":
         try:
             decoded = unpack_payload(payload, wire.SEGMENT_MAX)
             if kind == wire.HAVE:
-                return rows, bytes(decoded)
-            rows.extend(table.decode(decoded))
+                column.frombytes(decoded)
+            else:
+                rows.extend(table.decode(decoded))
         except (ValueError, CodecError) as error:
             raise Failure("protocol", "the manifest: %s" % error)
+        if kind == wire.HAVE and not len(decoded):
+            if sys.byteorder == "big":
+                column.byteswap()
+            return rows, column

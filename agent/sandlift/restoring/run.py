@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sandlift.restoring.delivery import Delivery
     from sandlift.restoring.plan import Listing, Plan
     from sandlift.restoring.wanted import Wanted
-    from sandlift.store import BlockReader
+    from sandlift.store import BlockReader, StoredSnapshot
     from sandlift.validate import Gathering
 
 _PHASES = ("wait", "scan", "compare", "write")
@@ -89,7 +89,7 @@ def restore(
         tree = wanted(manifest, spec.options, SmallFiles(manifest, blocks).read)
         # Between processes of one machine, copying a table costs less than compressing it.
         codec = wire.CODEC_NONE if transport.name == "local" else wire.CODEC_ZLIB
-        restoring = _Restoring(run, spec, manifest, blocks, tree, watch, codec)
+        restoring = _Restoring(run, spec, snapshot, manifest, blocks, tree, watch, codec)
         end = restoring.listen()
         wire_bytes = run.wire
         if isinstance(named, RefRecord) and not spec.dry_run and _is_whole(spec.options):
@@ -161,6 +161,7 @@ class _Restoring:
         self,
         run: HelperRun,
         spec: RestoreSpec,
+        snapshot: StoredSnapshot,
         manifest: Manifest,
         blocks: BlockReader,
         wanted: Wanted,
@@ -170,6 +171,7 @@ class _Restoring:
         self.wanted = wanted
         self._run = run
         self._spec = spec
+        self._snapshot = snapshot
         self._manifest = manifest
         self._blocks = blocks
         self._watch = watch
@@ -319,19 +321,19 @@ class _Restoring:
 
     def _make_plan(self, listing: Listing) -> None:
         """Plans, and begins to send what the plan takes.  Raises Conflict."""
-        from sandlift.manifest import little_endian
         from sandlift.restoring.delivery import deliver, table_frames
         from sandlift.restoring.plan import make_plan
 
         self._plan = plan = make_plan(self.wanted, listing, self._spec.options, all_actions=self._spec.dry_run)
         if self._spec.dry_run:
             return
-        numbers = {digest: number for number, digest in enumerate(self._manifest.blocks)}
-        delivery = deliver(plan.build, numbers, self._blocks, plan.local, self.wanted.blocks)
+        delivery = deliver(
+            plan.build, self._manifest.blocks, self._snapshot, self._blocks, plan.local, self.wanted.blocks
+        )
         self._total_bytes = plan.build.data_size()
 
         def head() -> Iterator[bytes]:
-            yield from table_frames(_built(plan), little_endian(delivery.frame_of), self._codec)
+            yield from table_frames(_built(plan), delivery.column, self._codec)
             yield from table_frames(_settled(plan), b"", self._codec)
 
         codecs = self._told.get("codecs")
