@@ -7,10 +7,12 @@ length and that many bytes from standard input, and runs them: the stage.  The s
 from __future__ import annotations
 
 import hashlib
+import os
+import pkgutil
 import re
+import sys
 import zlib
 from functools import cache
-from importlib import resources
 
 import sandlift_helper
 from sandlift_helper import wire
@@ -34,6 +36,16 @@ START = (
     "r=io.BufferedReader(io.FileIO(0,closefd=0),1);n=int(r.readline() or 0);s=r.read(n);"
     "sys.exit(%d) if len(s)<n or n<1 else exec(s)"
 ) % (START_LIMIT_S, wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
+
+# In the place of the stage: reads the nonce and, instead of a bundle, the folder that the package lies in.
+_LOCAL_STAGE = """\
+import os, sys
+head = r.readline().split()
+sys.path.append(os.fsdecode(r.read(int(head[0]))))
+sys.dont_write_bytecode = %r
+from sandlift_helper.main import run
+run(bytes.fromhex(head[1].decode()))
+"""
 
 _QUOTES = '"""'
 # Of a parameter, in a signature of one line.
@@ -82,16 +94,20 @@ def without_prose(source: str) -> str:
 @cache
 def sources() -> dict[str, bytes]:
     """Returns the source of each module of the bundle by its name below the package; the package's own is ``""``."""
-    package = resources.files(sandlift_helper)
-    names = {"": "__init__.py", **{f".{name}": f"{name}.py" for name in sandlift_helper.MODULES}}
-    return {
-        name: without_prose(package.joinpath(file).read_text(encoding="utf-8")).encode() for name, file in names.items()
-    }
+    names = {"": "__init__", **{f".{name}": name for name in sandlift_helper.MODULES}}
+    return {name: _source(module) for name, module in names.items()}
+
+
+def _source(module: str) -> bytes:
+    # importlib.resources would say the same, and take longer to import than all of this takes.
+    text = pkgutil.get_data("sandlift_helper", f"{module}.py")
+    assert text is not None
+    return without_prose(text.decode("utf-8")).encode()
 
 
 def stage() -> bytes:
     """Returns the source of the stage."""
-    return without_prose(resources.files(sandlift_helper).joinpath("_stage.py").read_text(encoding="utf-8")).encode()
+    return _source("_stage")
 
 
 @cache
@@ -117,8 +133,24 @@ def digest() -> str:
 
 def opening(nonce: bytes, operation: str) -> bytes:
     """Returns the bytes that start the helper for one operation: stage, then bundle; frames follow."""
-    text, modules = stage(), bundle(operation)
-    return b"%d\n%s%d %s\n%s" % (len(text), text, len(modules), nonce.hex().encode(), modules)
+    return _opening(stage(), nonce, bundle(operation))
+
+
+def local_opening(nonce: bytes, operation: str) -> bytes:
+    """Returns the same for this machine: the helper's modules are imported from where they are installed.
+
+    So they need neither be packed nor compiled.  Where they are in an archive, it is the same.
+    """
+    (package,) = sandlift_helper.__path__
+    if not os.path.isdir(package):
+        return opening(nonce, operation)
+    # Last on the path, what lies beside the package can stand for nothing of the standard library.
+    text = _LOCAL_STAGE % sys.dont_write_bytecode
+    return _opening(text.encode(), nonce, os.fsencode(os.path.dirname(package)))
+
+
+def _opening(text: bytes, nonce: bytes, rest: bytes) -> bytes:
+    return b"%d\n%s%d %s\n%s" % (len(text), text, len(rest), nonce.hex().encode(), rest)
 
 
 def local_argv(python: str) -> list[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sandlift.restoring.delivery import Delivery
     from sandlift.restoring.plan import Listing, Plan
     from sandlift.restoring.wanted import Wanted
-    from sandlift.store import BlockReader, StoredSnapshot
+    from sandlift.store import BlockReader, PackReader, StoredSnapshot
     from sandlift.validate import Gathering
 
 _PHASES = ("wait", "scan", "compare", "write")
@@ -383,6 +383,7 @@ class _Sender:
         self._zstd = zstd
         self.done = False
         self._failure: BaseException | None = None
+        self._file = -1, -1
         self._thread = threading.Thread(target=self._work, name="sandlift-sender", daemon=True)
         self._thread.start()
 
@@ -408,19 +409,42 @@ class _Sender:
         except BaseException as error:
             self._failure = error
             # The helper waits for frames that will not come, so its input is ended.
-            if isinstance(error, StoreDamaged):
+            if isinstance(error, StoreDamaged | OSError):
                 self._run.close()
+        finally:
+            self._close_file()
 
     def _send_stored(self, pack: int, index: int) -> None:
         reader = self._blocks.pack(pack)
         size = reader.decoded_size[index]
-        if size > wire.RUN_MAX:
-            raise StoreDamaged(f"a frame of a pack has {size} bytes", hint="sandlift verify shows what is damaged")
-        if self._zstd:
-            self._send(wire.CODEC_ZSTD, size, reader.read_frame(index))
-        else:
+        if not self._zstd:
             self._send(wire.CODEC_NONE, size, reader.decode_frame(index))
+            return
+        fd = self._open_file(pack, reader)
+        if fd is None:
+            self._send(wire.CODEC_ZSTD, size, reader.read_frame(index))
+            return
+        length = reader.compressed_size[index]
+        self._run.write_file(_head(wire.CODEC_ZSTD, size, length), fd, reader.compressed_offset[index], length)
+
+    def _open_file(self, pack: int, reader: PackReader) -> int | None:
+        """Returns a descriptor of the pack, kept until another one is asked for."""
+        if self._file[0] != pack:
+            self._close_file()
+            fd = reader.open_file()
+            self._file = pack, -1 if fd is None else fd
+        return self._file[1] if self._file[1] >= 0 else None
+
+    def _close_file(self) -> None:
+        if self._file[1] >= 0:
+            os.close(self._file[1])
+        self._file = -1, -1
 
     def _send(self, codec: int, size: int, data: bytes) -> None:
-        head = wire.packed_header(codec, size)
-        self._run.write(wire.frame_header(wire.CONTENT, len(head) + len(data)) + head + data)
+        self._run.write(_head(codec, size, len(data)) + data)
+
+
+def _head(codec: int, size: int, length: int) -> bytes:
+    """Returns what stands before the *length* encoded bytes of a content frame that decodes to *size*."""
+    head = wire.packed_header(codec, size)
+    return wire.frame_header(wire.CONTENT, len(head) + length) + head
