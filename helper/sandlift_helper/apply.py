@@ -7,9 +7,9 @@ nothing can be written through one.  All of it is done by forked processes that 
 
 Frames: the host's request; manifest frames with the listing of a target that is not empty; have, with what the
 host must know for its plan; the host's want frames and the rows that it wants, with digests, up to another have;
-then from the host manifest frames with the rows to build, have with where each use of a block is (see `Layout`), manifest
-frames with the rows that stay and get other metadata and the paths that go, and content.  A have frame without
-anything in it ends each of the two tables.
+then from the host manifest frames with the rows to build, manifest frames with the rows that stay and get other
+metadata and the paths that go, have frames with where each use of a block is (see `Layout`), and content.  A have
+frame without anything in it ends each of the three.
 """
 
 import os
@@ -144,11 +144,12 @@ class _Restoring:
         if self._request.dry_run:
             self._channel.end()
             return
-        rows, places = _read_tables(self._channel)
-        settled, _ = _read_tables(self._channel)
+        rows = _read_table(self._channel)[0]
+        settled = _read_table(self._channel)[0]
         metadata = Metadata(self._request.mask, self._request.owner)
         self._channel.poll()
         if self._works_in_place and not (rows.paths or settled.paths or settled.excluded_paths or self._leftover):
+            _read_table(self._channel)
             root_kept = rows.root is not None and not metadata.set_root(rows.root, self._target.fd)
             self._channel.end(root_kept=int(root_kept), built=0, settled=0)
             return
@@ -156,7 +157,7 @@ class _Restoring:
         confined = Confined(self._channel, root_fd, self._target.shown)
         tree = Tree(root_fd, rows, metadata)
         begun = confined.start(tree.begin)
-        layout = Layout(rows, places)
+        layout = Layout(rows, _read_table(self._channel)[1])
         begun()
         refused = write_content(confined, layout, metadata, self._held)
         is_new = self._request.mode == "new"
@@ -233,7 +234,7 @@ class _Restoring:
         return root_fd
 
 
-def _read_tables(channel: Channel) -> "tuple[table.Segment, array[int]]":
+def _read_table(channel: Channel) -> "tuple[table.Segment, array[int]]":
     """Reads manifest frames, then have frames up to an empty one; returns the rows and the numbers in those."""
     rows, column = table.Segment(), array("Q")
     while True:

@@ -111,10 +111,15 @@ def _frames(
     return stored, made, starts
 
 
-def table_frames(rows: Segment, column: bytes, codec: int) -> Iterator[bytes]:
-    """Yields *rows* as manifest frames, *column* as have frames, then the empty one that ends them."""
+def table_frames(rows: Segment, codec: int) -> Iterator[bytes]:
+    """Yields *rows* as manifest frames, then the empty have frame that ends them."""
     for encoded in segments(rows):
         yield packed(wire.MANIFEST, encoded, codec)
+    yield packed(wire.HAVE, b"", codec)
+
+
+def column_frames(column: bytes, codec: int) -> Iterator[bytes]:
+    """Yields *column* as have frames, then the empty one that ends them."""
     for start in range(0, len(column), SEGMENT_TARGET):
         yield packed(wire.HAVE, column[start : start + SEGMENT_TARGET], codec)
     yield packed(wire.HAVE, b"", codec)
