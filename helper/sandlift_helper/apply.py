@@ -24,7 +24,6 @@ from sandlift_helper.confined import Confined
 from sandlift_helper.inplace import InPlace
 from sandlift_helper.intake import write_content
 from sandlift_helper.ladder import place
-from sandlift_helper.listing import Listing
 from sandlift_helper.marker import read_marker
 from sandlift_helper.scan import identities, read_limits
 from sandlift_helper.staging import Staging, put_right
@@ -35,6 +34,8 @@ from sandlift_helper.writer import Held, Layout, Metadata
 MYPY = False
 if MYPY:
     from collections.abc import Callable
+
+    from sandlift_helper.listing import Listing
 
 _LOCK_WAIT_S = 0.2
 
@@ -196,6 +197,9 @@ class _Restoring:
         codec = wire.CODEC_ZLIB if request.mode != "new" else wire.CODEC_NONE
         listing: "Listing | None" = None
         if self._lists:
+            # Most targets are empty, and then what scans one need not be compiled.
+            from sandlift_helper.listing import Listing
+
             listing = Listing(
                 self._channel, target.fd, target.path, request.limits, identities(request.own), codec, self._leftover
             )
