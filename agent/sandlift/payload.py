@@ -53,6 +53,8 @@ _ANNOTATION = re.compile(r""": (?:"[^"]*"|[\w.]+)(?=[,)]| = )""")
 # Of a variable that gets its first value.
 _VARIABLE = re.compile(r"""^([\w.]+): (?:"[^"]*"|[\w.]+) = """)
 _INDENT = 4
+# A text, which stays as it is, or an operator that does not begin the line, with the spaces around it.
+_SPACED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<=\S) ?([=!<>+\-|]=|[-=+*,<>%&|/:]) ?""")
 _FOR_MYPY = ("MYPY = False", "if MYPY:")
 # Names are bytes whatever the locale: a multibyte codec such as Big5 would not give them back as they were.
 PYTHON_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
@@ -61,10 +63,11 @@ PYTHON_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
 def without_prose(source: str) -> str:
     """Returns the source of one of our modules without comment lines, docstrings and what only mypy reads.
 
-    Prose is a third of the bundle, and no sandbox reads it; nor does one need more than a space to indent by.
-    Lines keep their numbers.  A docstring becomes ``0``, so that a body which is nothing but a docstring stays one.
-    It relies on how these modules are written: triple quotes begin a line and are docstrings only, and
-    ``if MYPY:`` stands at the top level.  A test compares the syntax trees.
+    Prose is a third of the bundle, and no sandbox reads it; nor does one need more than a space to indent by, or any
+    around operators.  Lines keep their numbers.  A docstring becomes ``0``, so that a body which is nothing but a
+    docstring stays one.  It relies on how these modules are written: triple quotes begin a line and are docstrings
+    only, no other text goes over a line's end, and ``if MYPY:`` stands at the top level.  A test compares the syntax
+    trees.
     """
     lines = []
     inside = for_mypy = False
@@ -87,7 +90,8 @@ def without_prose(source: str) -> str:
                 line = _ANNOTATION.sub("", line)
         text = line.lstrip(" ")
         indent = (len(line) - len(text)) // _INDENT
-        lines.append(" " * indent + _VARIABLE.sub(r"\1 = ", text))
+        text = _SPACED.sub(lambda found: found[1] or found[2], _VARIABLE.sub(r"\1 = ", text))
+        lines.append(" " * indent + text)
     return "\n".join(lines)
 
 

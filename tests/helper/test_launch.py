@@ -199,8 +199,8 @@ def test_a_crash_is_told_with_its_source_lines(python: Interpreter, workspace: P
 @both_ends
 def test_a_crash_of_a_worker_is_told_too(python: Interpreter, workspace: Path) -> None:
     text = payload.sources()[".blocks"].decode()
-    assert text.count(" digest = sha256(block).digest()\n") == 1
-    broken = text.replace(" digest = sha256(block).digest()\n", " digest = sha256(no_such_name)\n")
+    assert text.count("  digest=sha256(block).digest()\n") == 1
+    broken = text.replace("  digest=sha256(block).digest()\n", "  digest = sha256(no_such_name)\n")
     outcome = run(
         payload.local_argv(python.path), request(workspace), sources={**payload.sources(), ".blocks": broken.encode()}
     )
