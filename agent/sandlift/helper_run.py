@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +40,7 @@ from sandlift.errors import (
 from sandlift.heartbeat import HEART, Beat
 from sandlift.limits import Limits
 from sandlift.model import Wire
-from sandlift.transports.base import Channel, Transport, harmless_text, last_line
+from sandlift.transports.base import Channel, FileChannel, Transport, harmless_text, last_line
 from sandlift_helper import wire
 
 log = logging.getLogger("sandlift.helper_run")
@@ -112,15 +113,14 @@ class HelperRun:
 
         Raises what the transport or *request* raises.
         """
+        argv, opening_of = payload.sandbox_argv(self._python), payload.opening
         if self._transport.name == "local" and self._python is not None:
-            argv = payload.local_argv(self._python)
-        else:
-            argv = payload.sandbox_argv(self._python)
+            argv, opening_of = payload.local_argv(self._python), payload.local_opening
         self.deadline.check("starting the helper")
         self._channel = self._transport.open(argv, deadline=self.deadline)
         fields = {**request(), "silence_ms": int(self._limits.silence_s * 1000)}
         try:
-            opening = payload.opening(self.session.nonce, self._operation) + self.session.request(fields)
+            opening = opening_of(self.session.nonce, self._operation) + self.session.request(fields)
         except ValueError as error:
             raise UsageError(f"the rules are too many for one request: {error}") from None
         # A command that ends at once may refuse its input; why it ended is told when its output is read.
@@ -178,6 +178,17 @@ class HelperRun:
         """Sends a frame; where the far side has ended, why it did is told when its output is read."""
         with contextlib.suppress(Truncated):
             self.write(frame)
+
+    def write_file(self, head: bytes, fd: int, offset: int, size: int) -> None:
+        """Sends *head* and a part of the open file, as one.  Raises as `write`, StoreDamaged, OSError."""
+        if isinstance(self._channel, FileChannel) and self._rate is None:
+            self._channel.write_file(head, fd, offset, size, self._limits.silence_s)
+            self.sent_bytes += len(head) + size
+            return
+        data = os.pread(fd, size, offset)
+        if len(data) < size:
+            raise StoreDamaged("a file became shorter while it was sent")
+        self.write(head + data)
 
     def grant(self, frames: int) -> None:
         """Lets the helper send so many more content frames; a stream that has ended needs none."""

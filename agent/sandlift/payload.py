@@ -7,10 +7,12 @@ length and that many bytes from standard input, and runs them: the stage.  The s
 from __future__ import annotations
 
 import hashlib
+import os
+import pkgutil
 import re
+import sys
 import zlib
 from functools import cache
-from importlib import resources
 
 import sandlift_helper
 from sandlift_helper import wire
@@ -35,6 +37,16 @@ START = (
     "sys.exit(%d) if len(s)<n or n<1 else exec(s)"
 ) % (START_LIMIT_S, wire.EXIT_PYTHON_OLD, wire.EXIT_TERMINAL, wire.EXIT_SHORT_PAYLOAD)
 
+# In the place of the stage: reads the nonce and, instead of a bundle, the folder that the package lies in.
+_LOCAL_STAGE = """\
+import os, sys
+head = r.readline().split()
+sys.path.append(os.fsdecode(r.read(int(head[0]))))
+sys.dont_write_bytecode = %r
+from sandlift_helper.main import run
+run(bytes.fromhex(head[1].decode()))
+"""
+
 _QUOTES = '"""'
 # Of a parameter.
 _ANNOTATION = re.compile(r""": (?:"[^"]*"|[\w.]+)(?=[,)]| = )""")
@@ -43,6 +55,8 @@ _VARIABLE = re.compile(r"""^([\w.]+): (?:"[^"]*"|[\w.]+) = """)
 # Behind code, and with no quote in it, so that it is no part of a text.
 _COMMENT = re.compile(r"""  # [^"']*$""")
 _INDENT = 4
+# A text, which stays as it is, or an operator that does not begin the line, with the spaces around it.
+_SPACED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<=\S) ?([=!<>+\-|]=|[-=+*,<>%&|/:]) ?""")
 _FOR_MYPY = ("MYPY = False", "if MYPY:")
 # Names are bytes whatever the locale: a multibyte codec such as Big5 would not give them back as they were.
 PYTHON_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
@@ -51,10 +65,11 @@ PYTHON_OPTIONS = ("-I", "-S", "-X", "utf8", "-c")
 def without_prose(source: str) -> str:
     """Returns the source of one of our modules without comments, docstrings and what only mypy reads.
 
-    Prose is a third of the bundle, and no sandbox reads it; nor does one need more than a space to indent by.
-    Lines keep their numbers.  A docstring becomes ``0``, so that a body which is nothing but a docstring stays one.
-    It relies on how these modules are written: triple quotes begin a line and are docstrings only, and
-    ``if MYPY:`` stands at the top level.  A test compares the syntax trees.
+    Prose is a third of the bundle, and no sandbox reads it; nor does one need more than a space to indent by, or any
+    around operators.  Lines keep their numbers.  A docstring becomes ``0``, so that a body which is nothing but a
+    docstring stays one.  It relies on how these modules are written: triple quotes begin a line and are docstrings
+    only, no other text goes over a line's end, and ``if MYPY:`` stands at the top level.  A test compares the syntax
+    trees.
     """
     lines = []
     inside = for_mypy = in_signature = False
@@ -81,23 +96,28 @@ def without_prose(source: str) -> str:
             in_signature = not line.endswith(":")
         text = line.lstrip(" ")
         indent = (len(line) - len(text)) // _INDENT
-        lines.append(" " * indent + _COMMENT.sub("", _VARIABLE.sub(r"\1 = ", text)))
+        text = _COMMENT.sub("", _VARIABLE.sub(r"\1 = ", text))
+        lines.append(" " * indent + _SPACED.sub(lambda found: found[1] or found[2], text))
     return "\n".join(lines)
 
 
 @cache
 def sources() -> dict[str, bytes]:
     """Returns the source of each module of the bundle by its name below the package; the package's own is ``""``."""
-    package = resources.files(sandlift_helper)
-    names = {"": "__init__.py", **{f".{name}": f"{name}.py" for name in sandlift_helper.MODULES}}
-    return {
-        name: without_prose(package.joinpath(file).read_text(encoding="utf-8")).encode() for name, file in names.items()
-    }
+    names = {"": "__init__", **{f".{name}": name for name in sandlift_helper.MODULES}}
+    return {name: _source(module) for name, module in names.items()}
+
+
+def _source(module: str) -> bytes:
+    # importlib.resources would say the same, and take longer to import than all of this takes.
+    text = pkgutil.get_data("sandlift_helper", f"{module}.py")
+    assert text is not None
+    return without_prose(text.decode("utf-8")).encode()
 
 
 def stage() -> bytes:
     """Returns the source of the stage."""
-    return without_prose(resources.files(sandlift_helper).joinpath("_stage.py").read_text(encoding="utf-8")).encode()
+    return _source("_stage")
 
 
 @cache
@@ -123,8 +143,24 @@ def digest() -> str:
 
 def opening(nonce: bytes, operation: str) -> bytes:
     """Returns the bytes that start the helper for one operation: stage, then bundle; frames follow."""
-    text, modules = stage(), bundle(operation)
-    return b"%d\n%s%d %s\n%s" % (len(text), text, len(modules), nonce.hex().encode(), modules)
+    return _opening(stage(), nonce, bundle(operation))
+
+
+def local_opening(nonce: bytes, operation: str) -> bytes:
+    """Returns the same for this machine: the helper's modules are imported from where they are installed.
+
+    So they need neither be packed nor compiled.  Where they are in an archive, it is the same.
+    """
+    (package,) = sandlift_helper.__path__
+    if not os.path.isdir(package):
+        return opening(nonce, operation)
+    # Last on the path, what lies beside the package can stand for nothing of the standard library.
+    text = _LOCAL_STAGE % sys.dont_write_bytecode
+    return _opening(text.encode(), nonce, os.fsencode(os.path.dirname(package)))
+
+
+def _opening(text: bytes, nonce: bytes, rest: bytes) -> bytes:
+    return b"%d\n%s%d %s\n%s" % (len(text), text, len(rest), nonce.hex().encode(), rest)
 
 
 def local_argv(python: str) -> list[str]:

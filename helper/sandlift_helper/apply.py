@@ -7,9 +7,9 @@ nothing can be written through one.  All of it is done by forked processes that 
 
 Frames: the host's request; manifest frames with the listing of a target that is not empty; have, with what the
 host must know for its plan; the host's want frames and the rows that it wants, with digests, up to another have;
-then from the host manifest frames with the rows to build, have with the number of the content frame of each
-distinct block, manifest frames with the rows that stay and get other metadata and the paths that go, have, and
-content.
+then from the host manifest frames with the rows to build, manifest frames with the rows that stay and get other
+metadata and the paths that go, have frames with where each use of a block is (see `Layout`), and content.  A have
+frame without anything in it ends each of the three.
 """
 
 import os
@@ -24,7 +24,6 @@ from sandlift_helper.confined import Confined
 from sandlift_helper.inplace import InPlace
 from sandlift_helper.intake import write_content
 from sandlift_helper.ladder import place
-from sandlift_helper.listing import Listing
 from sandlift_helper.marker import read_marker
 from sandlift_helper.scan import identities, read_limits
 from sandlift_helper.staging import Staging, put_right
@@ -35,6 +34,8 @@ from sandlift_helper.writer import Held, Layout, Metadata
 MYPY = False
 if MYPY:
     from collections.abc import Callable
+
+    from sandlift_helper.listing import Listing
 
 _LOCK_WAIT_S = 0.2
 
@@ -144,24 +145,22 @@ class _Restoring:
         if self._request.dry_run:
             self._channel.end()
             return
-        rows, places = _read_tables(self._channel)
-        settled, _ = _read_tables(self._channel)
+        rows = _read_table(self._channel)[0]
+        settled = _read_table(self._channel)[0]
         metadata = Metadata(self._request.mask, self._request.owner)
-        frames = array("I")
-        frames.frombytes(places)
-        if sys.byteorder == "big":
-            frames.byteswap()
         self._channel.poll()
         if self._works_in_place and not (rows.paths or settled.paths or settled.excluded_paths or self._leftover):
+            _read_table(self._channel)
             root_kept = rows.root is not None and not metadata.set_root(rows.root, self._target.fd)
             self._channel.end(root_kept=int(root_kept), built=0, settled=0)
             return
         root_fd = self._prepare(rows, settled)
         confined = Confined(self._channel, root_fd, self._target.shown)
         tree = Tree(root_fd, rows, metadata)
-        layout = Layout(rows, frames)
-        confined.once(tree.begin)
-        refused = write_content(confined, layout, frames, metadata, self._held)
+        begun = confined.start(tree.begin)
+        layout = Layout(rows, _read_table(self._channel)[1])
+        begun()
+        refused = write_content(confined, layout, metadata, self._held)
         is_new = self._request.mode == "new"
         keep = self._target.status if is_new and self._staging else None
         copied, more, root_set = FINISHED.unpack(confined.once(lambda: tree.finish(keep, self._in_place)))
@@ -198,6 +197,9 @@ class _Restoring:
         codec = wire.CODEC_ZLIB if request.mode != "new" else wire.CODEC_NONE
         listing: "Listing | None" = None
         if self._lists:
+            # Most targets are empty, and then what scans one need not be compiled.
+            from sandlift_helper.listing import Listing
+
             listing = Listing(
                 self._channel, target.fd, target.path, request.limits, identities(request.own), codec, self._leftover
             )
@@ -236,9 +238,9 @@ class _Restoring:
         return root_fd
 
 
-def _read_tables(channel: Channel) -> "tuple[table.Segment, bytes]":
-    """Reads manifest frames up to a have frame; returns their rows and what the have frame holds."""
-    rows = table.Segment()
+def _read_table(channel: Channel) -> "tuple[table.Segment, array[int]]":
+    """Reads manifest frames, then have frames up to an empty one; returns the rows and the numbers in those."""
+    rows, column = table.Segment(), array("Q")
     while True:
         kind, payload = channel.read_frame()
         if kind == wire.CREDIT:
@@ -248,7 +250,12 @@ def _read_tables(channel: Channel) -> "tuple[table.Segment, bytes]":
         try:
             decoded = unpack_payload(payload, wire.SEGMENT_MAX)
             if kind == wire.HAVE:
-                return rows, bytes(decoded)
-            rows.extend(table.decode(decoded))
+                column.frombytes(decoded)
+            else:
+                rows.extend(table.decode(decoded))
         except (ValueError, CodecError) as error:
             raise Failure("protocol", "the manifest: %s" % error)
+        if kind == wire.HAVE and not len(decoded):
+            if sys.byteorder == "big":
+                column.byteswap()
+            return rows, column

@@ -20,10 +20,12 @@ class Confined:
 
     def once(self, work: "Callable[[], bytes]") -> bytes:
         """Does *work* in one process and returns its result.  Raises Failure."""
-        result = b""
-        for report in Workers(self.channel, 1, self.guarded(lambda send: send(work()))).results():
-            result = report or result
-        return result
+        return self.start(work)()
+
+    def start(self, work: "Callable[[], bytes]") -> "Callable[[], bytes]":
+        """Begins *work* in one process; what it returns waits for the result.  Raises Failure."""
+        workers = Workers(self.channel, 1, self.guarded(lambda send: send(work())))
+        return lambda: b"".join(workers.results())
 
     def guarded(self, job: "Callable[[Callable[[bytes], None]], None]") -> "Callable[[Callable[[bytes], None]], None]":
         """Returns *job* as one that confines itself first, and whose errors of the system are the target's."""

@@ -4,7 +4,6 @@ import mmap
 import os
 import struct
 import time
-from array import array
 
 from sandlift_helper import wire
 from sandlift_helper.channel import Channel, Failure, Token
@@ -17,6 +16,7 @@ if MYPY:
     from collections.abc import Callable
 
 FORK_FRAMES_MIN = 4
+REPORT_INTERVAL_S = 0.1
 
 # Files, uses, bytes and refused owners of one frame.
 _COUNTS = struct.Struct("<IIQI")
@@ -80,34 +80,36 @@ class _Input:
         return self._buffer[:size]
 
 
-def write_content(
-    confined: Confined, layout: Layout, frame_of: "array[int]", metadata: Metadata, held: "Held | None"
-) -> int:
+def write_content(confined: Confined, layout: Layout, metadata: Metadata, held: "Held | None") -> int:
     """Writes all content, in several processes where that pays; returns how many owners were refused.
 
     Raises Failure unless every use of a block was written.
     """
-    # Each frame brings at least one block, so the highest number tells how many come.
-    frames = max((number for number in frame_of if number != wire.LOCAL), default=-1) + 1
-    chunks = (len(layout.local) + LOCAL_CHUNK - 1) // LOCAL_CHUNK
+    frames = len(layout.starts)
+    chunks = (len(layout.order) - layout.bounds[-1] + LOCAL_CHUNK - 1) // LOCAL_CHUNK
     source = _Input(confined.channel, frames, chunks)
     count = min(WORKERS_MAX, usable_cores()) if frames + chunks >= FORK_FRAMES_MIN else 1
 
     def write(report: "Callable[[bytes], None]") -> None:
         writer = Writer(confined.root_fd, layout, metadata, held)
+        told = 0, 0, 0, metadata.refused
+        due = 0.0
         while True:
             item = source.next()
+            if item is not None:
+                number, payload = item
+                if payload is None:
+                    writer.copy_local(number)
+                else:
+                    writer.write_frame(number, payload)
+            now = time.monotonic()
+            if item is None or now > due:
+                due = now + REPORT_INTERVAL_S
+                before, told = told, (writer.files, writer.uses, writer.bytes, metadata.refused)
+                report(_COUNTS.pack(*(new - old for new, old in zip(told, before))))
             if item is None:
                 writer.close()
                 return
-            number, payload = item
-            before = writer.files, writer.uses, writer.bytes, metadata.refused
-            if payload is None:
-                writer.copy_local(number)
-            else:
-                writer.write_frame(number, payload)
-            after = writer.files, writer.uses, writer.bytes, metadata.refused
-            report(_COUNTS.pack(*(new - old for new, old in zip(after, before))))
 
     done = [0, 0, 0, 0]
     if frames + chunks:
@@ -118,6 +120,7 @@ def write_content(
                 confined.channel.progress("write", files=done[0], bytes=done[2], total_frames=frames)
             elif source.silent_s() > confined.channel.silence_s:
                 confined.channel.host_gone()
-    if done[1] != len(layout.row_of):
-        raise Failure("protocol", "%d of %d blocks never came" % (len(layout.row_of) - done[1], len(layout.row_of)))
+    missing = len(layout.places) - done[1]
+    if missing:
+        raise Failure("protocol", "%d of %d blocks never came" % (missing, len(layout.places)))
     return done[3]

@@ -75,16 +75,15 @@ class Tree:
 
     def _finish_files(self) -> None:
         rows = self._rows
-        for row, size in enumerate(rows.sizes):
-            if rows.kinds[row] != table.FILE or self._is_further_name(row):
+        for row, (kind, size, count) in enumerate(zip(rows.kinds, rows.sizes, rows.counts)):
+            # A file of one block was finished with it.
+            if kind != table.FILE or (count and size <= wire.BLOCK_MAX) or self._is_further_name(row):
                 continue
             if size > wire.BLOCK_MAX:
                 fd = reopen_file(rows, row, self._ladder)
-            elif not rows.counts[row]:
+            else:
                 fd = create_file(rows, row, self._ladder)
                 os.ftruncate(fd, size)
-            else:
-                continue
             try:
                 self._metadata.set(rows, row, fd)
             finally:

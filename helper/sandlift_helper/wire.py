@@ -79,8 +79,8 @@ CAPS = {
     FAILURE: 256 << 10,
 }
 
-# In the column that says which content frame brings a block: none, for the target of the restore holds it.
-LOCAL = 0xFFFFFFFE
+# In the column that says where the content of a restore has a block: nowhere, for the target holds it.
+LOCAL = 0xFFFFFFFFFFFFFFFF
 
 CODEC_NONE = 0
 CODEC_ZLIB = 1

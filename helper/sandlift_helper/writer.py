@@ -7,9 +7,10 @@ import errno
 import os
 import stat
 from array import array
+from bisect import bisect_left
 from hashlib import sha256
 
-from sandlift_helper import members, table, wire
+from sandlift_helper import table, wire
 from sandlift_helper.blocks import FILE_FLAGS
 from sandlift_helper.channel import Failure, read_exactly
 from sandlift_helper.codec import CodecError, Unpacker
@@ -17,9 +18,10 @@ from sandlift_helper.ladder import Ladder
 
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-NO_USE = 0xFFFFFFFF
 # Blocks that a worker copies within the target at a time.
 LOCAL_CHUNK = 64
+# Descriptors of directories that a worker keeps beside those of its ladder; some systems allow 256 in all.
+FOLDERS_MAX = 64
 
 _NOT_OURS = (errno.EPERM, errno.EINVAL, errno.EOVERFLOW)
 
@@ -39,9 +41,11 @@ class Metadata:
     def set(self, rows: table.Segment, row: int, fd: int) -> None:
         """Sets all that the row says of the open file or directory."""
         # A change of owner clears bits of the mode, so it comes first (chown(2)).
-        self._give(rows.uids[row], rows.gids[row], fd, None)
+        if self._owner is not None:
+            self._give(rows.uids[row], rows.gids[row], fd, None)
         os.fchmod(fd, rows.modes[row] & self._mask)
-        os.utime(fd, ns=(rows.mtimes_ns[row], rows.mtimes_ns[row]))
+        mtime_ns = rows.mtimes_ns[row]
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
 
     def set_root(self, root: table.Root, fd: int) -> bool:
         """The same for the root; returns False where it belongs to somebody else."""
@@ -81,48 +85,48 @@ class Metadata:
 
 
 class Layout:
-    """Where each block of a manifest goes.
+    """Where each block of a manifest comes from, and where it goes.
 
-    A *use* is one place that names a block, numbered in the order of the digest column.  ``first_use`` maps a
-    digest to its first use, ``next_use`` chains further ones, ``row_of`` and ``index_of`` give the file and the
-    index of the block in it; ``frame_of`` is the number of the content frame that brings the block, by use.
+    A *use* is one place that names a block, numbered in the order of the digest column.  *column* counts the content
+    frames, says at which place each begins, then at which place each use's block is (`wire.LOCAL`: the target holds
+    it); both rise as the frames do.  ``order`` has the uses by place, and ``bounds`` where in it each frame begins
+    and, last, the blocks that the target holds.  ``row_of`` and ``index_of`` give a use's file and block in it.
     """
 
-    def __init__(self, rows: table.Segment, frames: "array[int]") -> None:
+    def __init__(self, rows: table.Segment, column: "array[int]") -> None:
+        frames = column[0] if column else 0
         self.rows = rows
-        self.first_use: "dict[bytes, int]" = {}
-        # First uses of the blocks that the target holds.
-        self.local: "list[int]" = []
-        self.next_use = array("I")
+        self.starts = column[1 : frames + 1]
+        self.places = places = column[frames + 1 :]
+        if len(self.starts) != frames or 32 * len(places) != len(rows.digests):
+            raise Failure("protocol", "the host does not place each block")
+        self.order = array("I", sorted(range(len(places)), key=places.__getitem__))
+        ranked = array("Q", sorted(places))
+        self.bounds = [bisect_left(ranked, start) for start in self.starts]
+        self.bounds.append(bisect_left(ranked, wire.LOCAL))
         self.row_of = array("I")
-        self.index_of = array("I")
-        self.frame_of = array("I")
-        last_use: "dict[bytes, int]" = {}
-        digests = bytes(rows.digests)
-        for row, (digest, position, count) in enumerate(rows.contents()):
-            for index in range(count):
-                use = digest + index
-                name = digests[32 * use : 32 * use + 32]
-                self.row_of.append(row)
-                self.index_of.append(rows.positions[position + index] if position >= 0 else index)
-                self.next_use.append(NO_USE)
-                if name in last_use:
-                    self.next_use[last_use[name]] = use
-                    self.frame_of.append(NO_USE)
+        self.index_of = array("I", bytes(4 * len(places)))
+        position = 0
+        for row, count in enumerate(rows.counts):
+            if not count:
+                continue
+            if rows.sizes[row] > wire.BLOCK_MAX:
+                use = len(self.row_of)
+                if count < table.block_count(rows.sizes[row]):
+                    self.index_of[use : use + count] = rows.positions[position : position + count]
+                    position += count
                 else:
-                    number = len(self.first_use)
-                    if number >= len(frames):
-                        raise Failure("protocol", "the manifest names more blocks than the host places")
-                    self.first_use[name] = use
-                    if frames[number] == wire.LOCAL:
-                        self.local.append(use)
-                    self.frame_of.append(frames[number])
-                last_use[name] = use
+                    self.index_of[use : use + count] = array("I", range(count))
+            self.row_of.extend([row] * count)
 
-    def use(self, digest: bytes, frame: int) -> int:
-        """Returns the first use of a block, or NO_USE if it is not this *frame* that has to bring it."""
-        use = self.first_use.get(digest, NO_USE)
-        return use if use != NO_USE and self.frame_of[use] == frame else NO_USE
+    def uses(self, frame: int) -> "array[int]":
+        """Returns the uses of what one content frame brings, by place."""
+        return self.order[self.bounds[frame] : self.bounds[frame + 1]]
+
+    def local(self, chunk: int) -> "array[int]":
+        """Returns one chunk of the uses of blocks that the target holds."""
+        start = self.bounds[-1] + chunk * LOCAL_CHUNK
+        return self.order[start : start + LOCAL_CHUNK]
 
 
 def create_file(rows: table.Segment, row: int, ladder: Ladder) -> int:
@@ -183,6 +187,8 @@ class Writer:
         self._metadata = metadata
         self._held = held
         self._ladder = Ladder(root_fd)
+        # Directories that were written to of late: the blocks of several lie side by side.
+        self._folders: "dict[bytes, int]" = {}
         self._unpacker = Unpacker(wire.RUN_MAX)
         self._large_row = -1
         self._large_fd = -1
@@ -192,67 +198,81 @@ class Writer:
         try:
             codec, size, encoded = wire.split_packed(payload, wire.RUN_MAX)
             run = self._unpacker.unpack(codec, size, encoded)
-            found = members.parse_run(run)
         except (ValueError, CodecError) as error:
             raise Failure("store-damaged", "content frame %d: %s" % (number, error))
         layout = self._layout
-        done = set()
-        for digest, start, length in found:
-            use = layout.use(digest, number)
-            if use == NO_USE or use in done:
-                continue
-            done.add(use)
-            block = run[start : start + length]
-            if sha256(block).digest() != digest:
+        places, digests = layout.places, layout.rows.digests
+        base = layout.starts[number]
+        before = digest = None
+        for use in layout.uses(number):
+            at, length = places[use] - base, self._length(use)
+            # A block that is at several places is hashed once.
+            if (at, length) != before:
+                before = at, length
+                block = run[at : at + length]
+                digest = sha256(block).digest()
+            if digest != digests[32 * use : 32 * use + 32]:
                 raise Failure("store-damaged", "a block in content frame %d does not hash to its name" % number)
-            self._write_uses(use, block)
+            self._write(use, block)
 
     def copy_local(self, chunk: int) -> None:
         """Writes one chunk of the blocks that the target holds.  Raises Failure when one is no longer there."""
         digests = self._layout.rows.digests
-        for use in self._layout.local[chunk * LOCAL_CHUNK : (chunk + 1) * LOCAL_CHUNK]:
+        for use in self._layout.local(chunk):
             digest = bytes(digests[32 * use : 32 * use + 32])
             block = self._held.read(digest) if self._held else b""
-            if sha256(block).digest() != digest:
+            if sha256(block).digest() != digest or len(block) != self._length(use):
                 raise Failure("conflict", "a file of the target was changed by somebody else meanwhile")
-            self._write_uses(use, memoryview(block))
+            self._write(use, memoryview(block))
 
-    def _write_uses(self, use: int, block: memoryview) -> None:
-        while use != NO_USE:
-            self._write_block(use, block)
-            use = self._layout.next_use[use]
+    def _length(self, use: int) -> int:
+        """Returns how many bytes the block of a use has."""
+        layout = self._layout
+        return min(wire.BLOCK_MAX, layout.rows.sizes[layout.row_of[use]] - layout.index_of[use] * wire.BLOCK_MAX)
 
-    def _write_block(self, use: int, block: memoryview) -> None:
+    def _write(self, use: int, block: memoryview) -> None:
         rows, row = self._layout.rows, self._layout.row_of[use]
-        offset = self._layout.index_of[use] * wire.BLOCK_MAX
-        size = rows.sizes[row]
-        if len(block) != min(wire.BLOCK_MAX, size - offset):
-            raise Failure("store-damaged", "a block of %s has a wrong size" % os.fsdecode(rows.paths[row]))
-        if size <= wire.BLOCK_MAX:
-            fd = create_file(rows, row, self._ladder)
+        if rows.sizes[row] > wire.BLOCK_MAX:
+            _write_at(self._open_large(row), block, self._layout.index_of[use] * wire.BLOCK_MAX)
+        else:
+            directory, _, name = rows.paths[row].rpartition(b"/")
+            folder = self._folders.get(directory, -1)
+            fd = os.open(name, CREATE_FLAGS, 0o600, dir_fd=self._open_folder(directory) if folder < 0 else folder)
             try:
-                if os.write(fd, block) != size:
+                if os.write(fd, block) != len(block):
                     _write_at(fd, block, 0)
                 self._metadata.set(rows, row, fd)
             finally:
                 os.close(fd)
             self.files += 1
-        else:
-            _write_at(self._open_large(row), block, offset)
         self.uses += 1
         self.bytes += len(block)
 
+    def _open_folder(self, path: bytes) -> int:
+        if len(self._folders) == FOLDERS_MAX:
+            self._close_folders()
+        fd = self._folders[path] = os.dup(self._ladder.open(path))
+        return fd
+
+    def _close_folders(self) -> None:
+        while self._folders:
+            os.close(self._folders.popitem()[1])
+
     def _open_large(self, row: int) -> int:
         if row != self._large_row:
-            self.close()
+            self._close_large()
             self._large_fd = reopen_file(self._layout.rows, row, self._ladder)
             self._large_row = row
         return self._large_fd
 
-    def close(self) -> None:
+    def _close_large(self) -> None:
         if self._large_fd >= 0:
             os.close(self._large_fd)
         self._large_row = self._large_fd = -1
+
+    def close(self) -> None:
+        self._close_large()
+        self._close_folders()
 
 
 def _write_at(fd: int, data: memoryview, offset: int) -> None:

@@ -55,7 +55,7 @@ def left_by_a_killed_restore(store: Store, target: Path) -> Path:
                 os.kill(pid, signal.SIGKILL)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run._Sender, "_send", kill)
+        patch.setattr(run._Sender, "_send_stored", kill)
         with pytest.raises(SandliftError):
             restore(store, target)
     assert not target.exists()

@@ -88,17 +88,21 @@ def run(
     *,
     sources: Mapping[str, bytes] | None = None,
     with_opening: bool = True,
+    installed: bool = False,
     operation: str = "capture",
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Starts the helper with three pipes, sends opening, request and credit, and reads it to its end.
 
-    Where *with_opening* is False, ``NONCE`` in *argv* stands for the nonce.
+    Where *with_opening* is False, ``NONCE`` in *argv* stands for the nonce.  With *installed*, the modules are those
+    of this machine.
     """
     session = Session(operation, DEFAULT_LIMITS)
     opening = b""
-    if with_opening:
+    if installed:
+        opening = payload.local_opening(session.nonce, operation)
+    elif with_opening:
         opening = payload.opening(session.nonce, operation) if sources is None else opening_of(session.nonce, sources)
     words = [word.replace("NONCE", session.nonce.hex()) for word in argv]
     process = subprocess.Popen(

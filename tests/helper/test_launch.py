@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from helper.drive import CREDIT, HELPER_FOLDER, TIMEOUT_S, Outcome, make_workspace, request, run
 
+import sandlift_helper
 from sandlift import payload
 from sandlift.limits import DEFAULT_LIMITS
 from sandlift.session import End, Event, Failure, Session
@@ -51,6 +53,31 @@ def test_the_fixture_has_something_of_everything(workspace: Path) -> None:
     assert sorted(set(manifest.rows.groups)) == [0, 1]
     assert manifest.rows.originals.count(os.fsencode(workspace / "d")) == 1
     assert b"not \xff text" in manifest.rows.paths
+
+
+@every_python
+def test_the_installed_modules_give_the_same_identity(python: Interpreter, workspace: Path, identity: bytes) -> None:
+    outcome = run(payload.local_argv(python.path), request(workspace), installed=True)
+    assert (outcome.noise, outcome.stderr, outcome.status, outcome.complete) == (b"", b"", 0, True)
+    assert outcome.manifest.identity == identity
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_compiled_modules_are_kept_where_the_host_keeps_its_own(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    package = tmp_path / os.fsdecode(b"not \xff text") / "sandlift_helper"
+    shutil.copytree(HELPER_FOLDER / "sandlift_helper", package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(sandlift_helper, "__path__", [str(package)])
+    monkeypatch.setattr(sys, "dont_write_bytecode", not keeps)
+    outcome = run(payload.local_argv(sys.executable), request(workspace), installed=True)
+    assert (outcome.stderr, outcome.complete) == (b"", True)
+    assert (package / "__pycache__").exists() == keeps
+
+
+def test_modules_in_an_archive_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandlift_helper, "__path__", ["/archive.zip/sandlift_helper"])
+    assert payload.local_opening(b"n" * 16, "capture") == payload.opening(b"n" * 16, "capture")
 
 
 @every_python
@@ -172,8 +199,8 @@ def test_a_crash_is_told_with_its_source_lines(python: Interpreter, workspace: P
 @both_ends
 def test_a_crash_of_a_worker_is_told_too(python: Interpreter, workspace: Path) -> None:
     text = payload.sources()[".blocks"].decode()
-    assert text.count(" digest = sha256(block).digest()\n") == 1
-    broken = text.replace(" digest = sha256(block).digest()\n", " digest = sha256(no_such_name)\n")
+    assert text.count("  digest=sha256(block).digest()\n") == 1
+    broken = text.replace("  digest=sha256(block).digest()\n", "  digest = sha256(no_such_name)\n")
     outcome = run(
         payload.local_argv(python.path), request(workspace), sources={**payload.sources(), ".blocks": broken.encode()}
     )

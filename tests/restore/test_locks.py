@@ -94,14 +94,14 @@ class Gate:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """A gate for the first restore that sends content; the others pass."""
     made = Gate()
-    send = _Sender._send
+    send = _Sender._send_stored
 
-    def gated(self: _Sender, codec: int, size: int, data: bytes) -> None:
+    def gated(self: _Sender, pack: int, index: int) -> None:
         if not made.reached.is_set():
             made.pass_through()
-        send(self, codec, size, data)
+        send(self, pack, index)
 
-    monkeypatch.setattr(_Sender, "_send", gated)
+    monkeypatch.setattr(_Sender, "_send_stored", gated)
     yield made
     made.open.set()
 

@@ -113,7 +113,7 @@ def test_an_unfinished_restore_stays_marked_when_the_next_one_is_stopped(
     write_marker(fd, new_id())
     os.close(fd)
     cancel = Cancel()
-    monkeypatch.setattr(_Sender, "_send", lambda *_: cancel.cancel())
+    monkeypatch.setattr(_Sender, "_send_stored", lambda *_: cancel.cancel())
     with lift.road(target) as box, pytest.raises(Interrupted):
         box.restore(lift.store, taken.capture.ref, options=RestoreOptions(mode="exact"), cancel=cancel)
     monkeypatch.undo()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 from transports.contract import far, is_alive, read_all, read_some, settles, traces
 
 from sandlift.deadline import Deadline
-from sandlift.errors import Refused
-from sandlift.transports.command import CommandTransport
+from sandlift.errors import Refused, StoreDamaged, Truncated
+from sandlift.transports.command import PIPE_BYTES, CommandChannel, CommandTransport
 from sandlift.transports.local import CAPABILITIES, local
 
 LIMIT_S = 15.0
@@ -112,3 +115,65 @@ def test_importing_transports_does_not_import_paramiko() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "False\n"
+
+
+def echo() -> CommandChannel:
+    channel = local().open(["cat"], deadline=Deadline.after(LIMIT_S))
+    assert isinstance(channel, CommandChannel)
+    return channel
+
+
+def _refuse(*_: object) -> int:
+    raise OSError(errno.EINVAL, "this file system cannot")
+
+
+def _from_file(channel: CommandChannel, path: Path, offset: int, size: int) -> bytes:
+    """What a command gets of a file, ``head`` before it, while somebody else writes as well."""
+    got = bytearray()
+    fd = os.open(path, os.O_RDONLY)
+    writer = threading.Thread(target=channel.write_file, args=(b"head", fd, offset, size, LIMIT_S))
+    writer.start()
+    other = threading.Thread(target=channel.write, args=(b"<other>", LIMIT_S))
+    other.start()
+    while len(got) < len(b"head<other>") + size:
+        got += channel.read(1 << 20, LIMIT_S) or b""
+    writer.join()
+    other.join()
+    os.close(fd)
+    channel.close()
+    return bytes(got)
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_part_of_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can: bool) -> None:
+    data = os.urandom(3 * PIPE_BYTES)
+    (tmp_path / "file").write_bytes(data)
+    if not can:
+        monkeypatch.setattr(os, "sendfile", _refuse)
+    part = b"head" + data[17:-19]
+    got = _from_file(echo(), tmp_path / "file", 17, len(data) - 36)
+    assert got in (b"<other>" + part, part + b"<other>")
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_file_that_ends_too_early_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can: bool) -> None:
+    (tmp_path / "file").write_bytes(b"short")
+    if not can:
+        monkeypatch.setattr(os, "sendfile", _refuse)
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    channel = echo()
+    with pytest.raises(StoreDamaged):
+        channel.write_file(b"head", fd, 2, 4, LIMIT_S)
+    channel.close()
+    os.close(fd)
+
+
+def test_a_part_of_a_file_for_a_command_that_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(4 * PIPE_BYTES))
+    channel = local().open(["true"], deadline=Deadline.after(LIMIT_S))
+    assert isinstance(channel, CommandChannel)
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    with pytest.raises(Truncated):
+        channel.write_file(b"head", fd, 0, 4 * PIPE_BYTES, LIMIT_S)
+    channel.close()
+    os.close(fd)

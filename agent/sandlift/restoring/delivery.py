@@ -4,71 +4,125 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from sandlift.errors import StoreDamaged
+from sandlift.manifest import little_endian
 from sandlift_helper import members, table, wire
 from sandlift_helper.table import Segment, split_digests
+
+if TYPE_CHECKING:
+    from sandlift.store import PackReader, StoredSnapshot
 
 SEGMENT_TARGET = 16 << 20
 
 
-class Places(Protocol):
-    """Where a snapshot's blocks rest."""
+class Packs(Protocol):
+    """The packs of one snapshot."""
 
-    def place(self, index: int) -> tuple[int, int]:
-        """Returns (pack, frame in the pack) of a distinct block."""
+    def pack(self, index: int) -> PackReader:
+        """Returns the reader of the pack of that number.  Raises StoreDamaged, StoreNewer."""
         ...
+
+
+# A place has the number of the snapshot's pack in its upper bits, a decoded offset in that in these lower ones.
+_OFFSET_BITS: Final = 44
+_PACKS_MAX: Final = (1 << 64 - _OFFSET_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Which frames travel, in order, and which of them brings each block."""
+    """Which frames travel, in order, and where in them each block is."""
 
     stored: tuple[tuple[int, int], ...]
     """(number of the pack in the snapshot, frame in the pack); they come first."""
     made: tuple[bytes, ...]
     """Runs of blocks that the snapshot lacks; they come after those."""
-    frame_of: array[int]
-    """For each distinct block of the plan, the number of its frame, or `wire.LOCAL`."""
+    starts: array[int]
+    """For each frame, stored and then made, the place where it begins."""
+    places: array[int]
+    """For each use of a block in the plan, in order, the place of its bytes, or `wire.LOCAL`."""
+
+    @property
+    def column(self) -> bytes:
+        """What the helper needs to know of it: how many frames there are, their starts, and the places."""
+        return little_endian(array("Q", [len(self.starts)]) + self.starts + self.places)
 
 
 def deliver(
-    rows: Segment, numbers: Mapping[bytes, int], places: Places, local: Collection[bytes], extra: Mapping[bytes, bytes]
+    rows: Segment,
+    digests: Sequence[bytes],
+    snapshot: StoredSnapshot,
+    packs: Packs,
+    local: Collection[bytes],
+    extra: Mapping[bytes, bytes],
 ) -> Delivery:
     """Returns the delivery for the blocks of *rows*, stored frames in order of the packs.
 
-    *numbers* gives a block's number in the snapshot by its digest, *local* the digests that the target holds,
-    *extra* the blocks that the snapshot lacks.
+    *digests* are the distinct blocks of the *snapshot*, *local* those that the target holds, *extra* has the blocks
+    that the snapshot lacks.  Raises StoreDamaged, StoreNewer.
     """
-    distinct = list(dict.fromkeys(split_digests(rows.digests)))
-    place_of = {
-        digest: places.place(numbers[digest]) for digest in distinct if digest not in local and digest not in extra
-    }
-    stored = sorted(set(place_of.values()))
-    number = {place: index for index, place in enumerate(stored)}
-    made = [digest for digest in distinct if digest in extra and digest not in local]
-    made_number = {digest: len(stored) + index for index, digest in enumerate(made)}
-    frame_of = array("I")
-    for digest in distinct:
-        if digest in place_of:
-            frame_of.append(number[place_of[digest]])
+    offsets = snapshot.offsets
+    if len(digests) != len(offsets) or max(offsets, default=0) >> _OFFSET_BITS or len(snapshot.packs) >= _PACKS_MAX:
+        raise StoreDamaged(
+            "a stored snapshot does not place each of its blocks", hint="sandlift verify shows what is damaged"
+        )
+    # The block itself comes after its member's header.
+    numbers = zip(snapshot.pack_index, offsets, strict=True)
+    blocks_at = [(pack << _OFFSET_BITS) + offset + members.HEADER_SIZE for pack, offset in numbers]
+    place_of = dict(zip(digests, blocks_at, strict=True))
+    runs: dict[int, bytes] = {}
+    end = len(snapshot.packs) << _OFFSET_BITS
+    for digest, block in extra.items():
+        run = members.header(digest, len(block)) + block + bytes(members.padded(len(block)) - len(block))
+        runs[end] = run
+        place_of[digest] = end + members.HEADER_SIZE
+        end += len(run)
+    place_of.update(dict.fromkeys(local, wire.LOCAL))
+    places = array("Q", map(place_of.__getitem__, split_digests(rows.digests)))
+    stored, made, starts = _frames(sorted(set(places) - {wire.LOCAL}), packs, runs)
+    return Delivery(stored=tuple(stored), made=tuple(made), starts=starts, places=places)
+
+
+def _frames(
+    needed: Sequence[int], packs: Packs, runs: Mapping[int, bytes]
+) -> tuple[list[tuple[int, int]], list[bytes], array[int]]:
+    """Returns the stored frames and the made runs that have the blocks at sorted places, and where each begins."""
+    stored: list[tuple[int, int]] = []
+    made: list[bytes] = []
+    starts = array("Q")
+    at = 0
+    while at < len(needed):
+        header = needed[at] - members.HEADER_SIZE
+        if header in runs:
+            start, size = header, len(runs[header])
+            made.append(runs[header])
         else:
-            frame_of.append(made_number.get(digest, wire.LOCAL))
-    runs = []
-    for digest in made:
-        block = extra[digest]
-        padding = bytes(members.padded(len(block)) - len(block))
-        runs.append(members.header(digest, len(block)) + block + padding)
-    return Delivery(stored=tuple(stored), made=tuple(runs), frame_of=frame_of)
+            pack = header >> _OFFSET_BITS
+            reader = packs.pack(pack)
+            frame = reader.frame_index(header - (pack << _OFFSET_BITS))
+            start, size = (pack << _OFFSET_BITS) + reader.decoded_offset[frame], reader.decoded_size[frame]
+            stored.append((pack, frame))
+        starts.append(start)
+        at = bisect_left(needed, start + size, at + 1)
+    return stored, made, starts
 
 
-def table_frames(rows: Segment, last: bytes, codec: int) -> Iterator[bytes]:
-    """Yields *rows* as manifest frames, then the have frame that ends them, with *last* in it."""
+def table_frames(rows: Segment, codec: int) -> Iterator[bytes]:
+    """Yields *rows* as manifest frames, then the empty have frame that ends them."""
     for encoded in segments(rows):
         yield packed(wire.MANIFEST, encoded, codec)
-    yield packed(wire.HAVE, last, codec)
+    yield packed(wire.HAVE, b"", codec)
+
+
+def column_frames(column: bytes, codec: int) -> Iterator[bytes]:
+    """Yields *column* as have frames, then the empty one that ends them."""
+    for start in range(0, len(column), SEGMENT_TARGET):
+        yield packed(wire.HAVE, column[start : start + SEGMENT_TARGET], codec)
+    yield packed(wire.HAVE, b"", codec)
 
 
 def packed(kind: int, data: bytes, codec: int) -> bytes:

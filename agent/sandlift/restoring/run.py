@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import threading
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from sandlift import session
 from sandlift.capturing import StoreSource, opened
 from sandlift.deadline import Deadline
-from sandlift.errors import RemoteProtocolError, SandliftError, StoreDamaged
+from sandlift.errors import RemoteProtocolError, SandliftError, StoreError, StoreUnusable
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.model import Action, Lossy, Restore, RestoreOptions
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from sandlift.restoring.delivery import Delivery
     from sandlift.restoring.plan import Listing, Plan
     from sandlift.restoring.wanted import Wanted
-    from sandlift.store import BlockReader
+    from sandlift.small_files import SmallFiles
+    from sandlift.store import BlockReader, PackReader, StoredSnapshot
     from sandlift.validate import Gathering
 
 _PHASES = ("wait", "scan", "compare", "write")
@@ -78,7 +80,6 @@ def restore(
         # Only now what takes long to import: meanwhile the helper starts.
         from sandlift.manifest import Manifest
         from sandlift.restoring.wanted import wanted
-        from sandlift.small_files import SmallFiles
         from sandlift.store import RefRecord, ScanCache
 
         store = opened(store)
@@ -86,10 +87,10 @@ def restore(
         snapshot = store.load(named)
         manifest = Manifest.decode(snapshot.manifest, snapshot.originals)
         blocks = store.blocks(snapshot)
-        tree = wanted(manifest, spec.options, SmallFiles(manifest, blocks).read)
+        tree = wanted(manifest, spec.options, _reader(manifest, blocks))
         # Between processes of one machine, copying a table costs less than compressing it.
         codec = wire.CODEC_NONE if transport.name == "local" else wire.CODEC_ZLIB
-        restoring = _Restoring(run, spec, manifest, blocks, tree, watch, codec)
+        restoring = _Restoring(run, spec, snapshot, manifest, blocks, tree, watch, codec)
         end = restoring.listen()
         wire_bytes = run.wire
         if isinstance(named, RefRecord) and not spec.dry_run and _is_whole(spec.options):
@@ -122,6 +123,18 @@ def restore(
 def _is_whole(options: RestoreOptions) -> bool:
     """Whether all content of the snapshot is at the target afterwards."""
     return not options.paths and not options.no_links and options.git == "keep"
+
+
+def _reader(manifest: Manifest, blocks: BlockReader) -> Callable[[int], bytes]:
+    """Returns what reads a small file; most restores read none."""
+
+    @cache
+    def files() -> SmallFiles:
+        from sandlift.small_files import SmallFiles
+
+        return SmallFiles(manifest, blocks)
+
+    return lambda row: files().read(row)
 
 
 def _request(spec: RestoreSpec, own: tuple[bytes, ...]) -> dict[str, object]:
@@ -161,6 +174,7 @@ class _Restoring:
         self,
         run: HelperRun,
         spec: RestoreSpec,
+        snapshot: StoredSnapshot,
         manifest: Manifest,
         blocks: BlockReader,
         wanted: Wanted,
@@ -170,6 +184,7 @@ class _Restoring:
         self.wanted = wanted
         self._run = run
         self._spec = spec
+        self._snapshot = snapshot
         self._manifest = manifest
         self._blocks = blocks
         self._watch = watch
@@ -319,24 +334,26 @@ class _Restoring:
 
     def _make_plan(self, listing: Listing) -> None:
         """Plans, and begins to send what the plan takes.  Raises Conflict."""
-        from sandlift.manifest import little_endian
-        from sandlift.restoring.delivery import deliver, table_frames
+        from sandlift.restoring.delivery import column_frames, deliver, table_frames
         from sandlift.restoring.plan import make_plan
 
         self._plan = plan = make_plan(self.wanted, listing, self._spec.options, all_actions=self._spec.dry_run)
         if self._spec.dry_run:
             return
-        numbers = {digest: number for number, digest in enumerate(self._manifest.blocks)}
-        delivery = deliver(plan.build, numbers, self._blocks, plan.local, self.wanted.blocks)
-        self._total_bytes = plan.build.data_size()
+        blocks = self._manifest.blocks, self._snapshot, self._blocks, plan.local, self.wanted.blocks
 
-        def head() -> Iterator[bytes]:
-            yield from table_frames(_built(plan), little_endian(delivery.frame_of), self._codec)
-            yield from table_frames(_settled(plan), b"", self._codec)
+        def head() -> Generator[bytes, None, Delivery]:
+            yield from table_frames(_built(plan), self._codec)
+            yield from table_frames(_settled(plan), self._codec)
+            # Meanwhile the helper makes directories.
+            delivery = deliver(plan.build, *blocks)
+            yield from column_frames(delivery.column, self._codec)
+            return delivery
 
         codecs = self._told.get("codecs")
         zstd = isinstance(codecs, list) and "zstd" in codecs
-        self._sender = _Sender(self._run, head(), self._blocks, delivery, zstd=zstd)
+        self._sender = _Sender(self._run, head(), self._blocks, zstd=zstd)
+        self._total_bytes = plan.build.data_size()
 
     def _check_sender(self) -> None:
         if self._sender is not None:
@@ -369,56 +386,92 @@ def _settled(plan: Plan) -> Segment:
 
 
 class _Sender:
-    """Sends the head frames, then the content frames, in a thread of its own; ``done`` once all is sent."""
+    """Sends the head frames, then the content frames, in a thread of its own; ``done`` once all is sent.
+
+    What *head* returns says which frames follow.
+    """
 
     def __init__(
-        self, run: HelperRun, head: Iterable[bytes], blocks: BlockReader, delivery: Delivery, *, zstd: bool
+        self, run: HelperRun, head: Generator[bytes, None, Delivery], blocks: BlockReader, *, zstd: bool
     ) -> None:
         self._run = run
         self._head = head
         self._blocks = blocks
-        self._delivery = delivery
         self._zstd = zstd
         self.done = False
         self._failure: BaseException | None = None
+        self._file = -1, -1
         self._thread = threading.Thread(target=self._work, name="sandlift-sender", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raises a fault of the store that the thread has met."""
-        if isinstance(self._failure, StoreDamaged) or (
-            self._failure is not None and not isinstance(self._failure, SandliftError)
-        ):
-            raise self._failure
+        """Raises a fault of the store, or of ours, that the thread has met."""
+        failure = self._failure
+        if isinstance(failure, StoreError) or (failure is not None and not isinstance(failure, SandliftError)):
+            raise failure
 
     def join(self) -> None:
         self._thread.join()
 
     def _work(self) -> None:
         try:
-            for frame in self._head:
-                self._run.write(frame)
-            for pack, index in self._delivery.stored:
+            delivery = self._send_head()
+            for pack, index in delivery.stored:
                 self._send_stored(pack, index)
-            for made in self._delivery.made:
+            for made in delivery.made:
                 self._send(wire.CODEC_NONE, len(made), made)
             self.done = True
         except BaseException as error:
             self._failure = error
             # The helper waits for frames that will not come, so its input is ended.
-            if isinstance(error, StoreDamaged):
+            if isinstance(error, StoreError) or not isinstance(error, SandliftError):
                 self._run.close()
+        finally:
+            self._close_file()
+
+    def _send_head(self) -> Delivery:
+        while True:
+            try:
+                self._run.write(next(self._head))
+            except StopIteration as end:
+                delivery: Delivery = end.value
+                return delivery
 
     def _send_stored(self, pack: int, index: int) -> None:
         reader = self._blocks.pack(pack)
         size = reader.decoded_size[index]
-        if size > wire.RUN_MAX:
-            raise StoreDamaged(f"a frame of a pack has {size} bytes", hint="sandlift verify shows what is damaged")
-        if self._zstd:
-            self._send(wire.CODEC_ZSTD, size, reader.read_frame(index))
-        else:
+        if not self._zstd:
             self._send(wire.CODEC_NONE, size, reader.decode_frame(index))
+            return
+        fd = self._open_file(pack, reader)
+        if fd is None:
+            self._send(wire.CODEC_ZSTD, size, reader.read_frame(index))
+            return
+        length = reader.compressed_size[index]
+        head = _head(wire.CODEC_ZSTD, size, length)
+        try:
+            self._run.write_file(head, fd, reader.compressed_offset[index], length)
+        except OSError as error:
+            raise StoreUnusable(f"cannot read {reader.key}: {error.strerror}", errno=error.errno) from error
+
+    def _open_file(self, pack: int, reader: PackReader) -> int | None:
+        """Returns a descriptor of the pack, kept until another one is asked for."""
+        if self._file[0] != pack:
+            self._close_file()
+            fd = reader.open_file()
+            self._file = pack, -1 if fd is None else fd
+        return self._file[1] if self._file[1] >= 0 else None
+
+    def _close_file(self) -> None:
+        if self._file[1] >= 0:
+            os.close(self._file[1])
+        self._file = -1, -1
 
     def _send(self, codec: int, size: int, data: bytes) -> None:
-        head = wire.packed_header(codec, size)
-        self._run.write(wire.frame_header(wire.CONTENT, len(head) + len(data)) + head + data)
+        self._run.write(_head(codec, size, len(data)) + data)
+
+
+def _head(codec: int, size: int, length: int) -> bytes:
+    """Returns what stands before the *length* encoded bytes of a content frame that decodes to *size*."""
+    head = wire.packed_header(codec, size)
+    return wire.frame_header(wire.CONTENT, len(head) + length) + head

@@ -100,6 +100,11 @@ class DirectoryObjects:
                 raise StoreDamaged(f"{self.path}/{key} ends at {total}, bytes up to {offset + size} are missing")
             return self._read(fd, key, offset, size)
 
+    def open_file(self, key: str) -> int:
+        """See `Objects.open_file`."""
+        with self._trouble("cannot read", key), self._opened(key) as (fd, _):
+            return os.dup(fd)
+
     def size(self, key: str) -> int:
         """See `Objects.size`."""
         with self._trouble("cannot read", key), self._opened(key) as (_, size):

@@ -74,6 +74,9 @@ class Objects(Protocol):
     def get_range(self, key: str, offset: int, size: int) -> bytes:
         """Returns exactly *size* bytes from *offset*; an object that ends earlier is StoreDamaged."""
 
+    def open_file(self, key: str) -> int | None:
+        """Returns a descriptor of the file that is the object, for the caller to close; None where it is no file."""
+
     def size(self, key: str) -> int:
         """Returns an object's size in bytes."""
 

@@ -196,6 +196,16 @@ class PackReader:
             raise StoreDamaged(f"{self._what} has no block at {decoded_offset}, it ends at {self.blocks_bytes}")
         return bisect_right(self.decoded_offset, decoded_offset) - 1
 
+    def open_file(self) -> int | None:
+        """Returns a descriptor of the pack's file, for the caller to close; None where the store has no files.
+
+        A frame lies there at its ``compressed_offset``.  Raises StoreDamaged.
+        """
+        try:
+            return self._objects.open_file(self.key)
+        except UnknownObject:
+            raise StoreDamaged(f"{self._what} is missing") from None
+
     def read_frame(self, index: int) -> bytes:
         """Returns one frame as it is stored."""
         return self._read(self.compressed_offset[index], self.compressed_size[index])

@@ -4,7 +4,7 @@ Everything clever (finding Python, sending the helper, frames, credit, heartbeat
 same for all.  What a transport cannot do is a value in its ``Capabilities``, not a type that anybody asks
 for.  A transport turns its library's errors into ours, once, so that nobody above knows the library.
 
-Here stand the two protocols with their contracts, and what every implementation needs: the bounded tail
+Here stand the protocols with their contracts, and what every implementation needs: the bounded tail
 of stderr, the one quoting that all login shells understand, and text from the far side made harmless.
 """
 
@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from sandlift.deadline import Deadline
 from sandlift.errors import LocalProtocolError, SandliftError
@@ -88,6 +88,18 @@ class Channel(Protocol):
 
         Stdin is closed; a command that does not end by itself within the grace is ended by force.  No
         process, thread or descriptor of this side stays.
+        """
+        ...
+
+
+@runtime_checkable
+class FileChannel(Channel, Protocol):
+    """A channel that takes a part of a file without anybody reading it."""
+
+    def write_file(self, head: bytes, fd: int, offset: int, size: int, timeout_s: float) -> None:
+        """Write ``head`` and then ``size`` bytes of the open file from ``offset`` to stdin, as one ``write``.
+
+        Raises as ``write`` does, StoreDamaged if the file ends earlier, and OSError if it cannot be read.
         """
         ...
 

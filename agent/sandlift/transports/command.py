@@ -32,6 +32,7 @@ from sandlift.errors import (
     Refused,
     SandboxGone,
     SandliftError,
+    StoreDamaged,
     Truncated,
     UsageError,
 )
@@ -100,30 +101,70 @@ class CommandChannel:
 
     def write(self, data: bytes | memoryview, timeout_s: float) -> None:
         """See ``Channel.write``."""
-        view = memoryview(data).cast("B")
         with self._write_lock:
-            poll = select.poll()
-            if not self._closing.is_set():
-                poll.register(self._stdin.fileno(), select.POLLOUT)
-                poll.register(self._wake, select.POLLIN)
-            end = time.monotonic() + timeout_s
-            while view:
-                if self._closing.is_set():
-                    raise Truncated("the channel was closed while data was being sent")
-                try:
-                    view = view[os.write(self._stdin.fileno(), view[:_WRITE_BYTES]) :]
-                    end = time.monotonic() + timeout_s
-                    continue
-                except BlockingIOError:
-                    pass
-                except BrokenPipeError:
-                    raise Truncated("the command takes no more input: it has ended, or closed its stdin") from None
-                if self._cancel is not None and self._cancel.cancelled:
-                    raise Interrupted("interrupted while sending", signal=self._cancel.signal)
-                left_s = end - time.monotonic()
-                if left_s <= 0:
-                    raise SandboxGone(f"the command took no input for {timeout_s:g} s")
-                poll.poll(_poll_ms(left_s))
+            self._write(data, timeout_s)
+
+    def write_file(self, head: bytes, fd: int, offset: int, size: int, timeout_s: float) -> None:
+        """See ``FileChannel.write_file``; the kernel hands the file's pages to the pipe, where it can."""
+        with self._write_lock:
+            self._write(head, timeout_s)
+            end = offset + size
+
+            def send(stdin: int) -> int:
+                nonlocal offset
+                sent = os.sendfile(stdin, fd, offset, end - offset)
+                if not sent:
+                    raise StoreDamaged("a file became shorter while it was sent")
+                offset += sent
+                return end - offset
+
+            try:
+                self._send(send, timeout_s)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                    raise
+                # Not every file system or system can.
+                data = os.pread(fd, end - offset, offset)
+                if len(data) < end - offset:
+                    raise StoreDamaged("a file became shorter while it was sent") from None
+                self._write(data, timeout_s)
+
+    def _write(self, data: bytes | memoryview, timeout_s: float) -> None:
+        view = memoryview(data).cast("B")
+
+        def send(stdin: int) -> int:
+            nonlocal view
+            view = view[os.write(stdin, view[:_WRITE_BYTES]) :]
+            return len(view)
+
+        if view:
+            self._send(send, timeout_s)
+
+    def _send(self, send: Callable[[int], int], timeout_s: float) -> None:
+        """Calls ``send(stdin)``, which returns how much is left, as often as the pipe takes something."""
+        poll = select.poll()
+        if not self._closing.is_set():
+            poll.register(self._stdin.fileno(), select.POLLOUT)
+            poll.register(self._wake, select.POLLIN)
+        end = time.monotonic() + timeout_s
+        while True:
+            if self._closing.is_set():
+                raise Truncated("the channel was closed while data was being sent")
+            try:
+                if not send(self._stdin.fileno()):
+                    return
+                end = time.monotonic() + timeout_s
+                continue
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                raise Truncated("the command takes no more input: it has ended, or closed its stdin") from None
+            if self._cancel is not None and self._cancel.cancelled:
+                raise Interrupted("interrupted while sending", signal=self._cancel.signal)
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise SandboxGone(f"the command took no input for {timeout_s:g} s")
+            poll.poll(_poll_ms(left_s))
 
     def write_now(self, data: bytes) -> bool:
         """See ``Channel.write_now``."""
