@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from array import array
 from bisect import bisect_left
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from sandlift.errors import StoreDamaged
 from sandlift.manifest import little_endian
-from sandlift_helper import members, table, wire
+from sandlift_helper import members, parts, table, wire
 from sandlift_helper.table import Segment, split_digests
 
 if TYPE_CHECKING:
@@ -151,13 +152,17 @@ def segments(rows: Segment) -> Iterator[bytes]:
     if rows.size_estimate() + 17 * (len(rows.excluded_paths) + len(rows.flag_paths)) < SEGMENT_TARGET:
         yield table.encode(rows)
         return
-    start, size = 0, 0
+    starts, size = [0], 0
     for row, count in enumerate(rows.counts):
         size += len(rows.paths[row]) + 48 + 36 * count
         if size >= SEGMENT_TARGET:
-            yield table.encode(_slice(rows, start, row + 1))
-            start, size = row + 1, 0
-    yield table.encode(_slice(rows, start, len(rows)))
+            starts.append(row + 1)
+            size = 0
+    entries = copy.copy(rows)
+    entries.excluded_paths, entries.details, entries.flag_paths = [], [], []
+    entries.excluded_kinds, entries.excluded_reasons, entries.flags = bytearray(), bytearray(), bytearray()
+    for part in parts.cut(entries, [(start, 0, 0) for start in starts]):
+        yield table.encode(part)
     part = Segment()
     for path, kind, reason in zip(rows.excluded_paths, rows.excluded_kinds, rows.excluded_reasons, strict=True):
         part.exclude(path, kind, reason)
@@ -170,22 +175,3 @@ def segments(rows: Segment) -> Iterator[bytes]:
             yield table.encode(part)
             part = Segment()
     yield table.encode(part)
-
-
-def _slice(rows: Segment, start: int, stop: int) -> Segment:
-    """Returns entries *start* to *stop* as they stand, group numbers included."""
-    part = Segment()
-    part.root = rows.root if not start else None
-    for name in ("paths", "kinds", "modes", "mtimes_ns", "uids", "gids", "sizes", "groups", "counts"):
-        setattr(part, name, getattr(rows, name)[start:stop])
-    links_before = rows.kinds[:start].count(table.LINK)
-    part.texts = rows.texts[links_before : links_before + part.kinds.count(table.LINK)]
-    part.originals = [b""] * len(part.texts)
-    before = sum(rows.counts[:start])
-    part.digests = rows.digests[32 * before : 32 * (before + sum(part.counts))]
-    holes = [
-        sum(n for size, n in zip(sizes, counts, strict=True) if n < table.block_count(size))
-        for sizes, counts in ((rows.sizes[:start], rows.counts[:start]), (part.sizes, part.counts))
-    ]
-    part.positions = rows.positions[holes[0] : holes[0] + holes[1]]
-    return part

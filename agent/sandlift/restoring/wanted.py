@@ -16,6 +16,7 @@ from sandlift.errors import UnknownPath, UnsafeLink, UsageError
 from sandlift.manifest import Manifest, number_groups
 from sandlift.model import Action, Lossy, RestoreOptions
 from sandlift.restoring.ground import marks
+from sandlift.selection import select
 from sandlift.validate import shown
 from sandlift_helper import links, table
 from sandlift_helper.table import Root, Segment
@@ -251,12 +252,8 @@ def _columns(rows: Segment, *, whole: bool) -> Segment:
         column = getattr(rows, name)
         setattr(made, name, column if whole else column[:])
     made.originals = [b""] * len(rows.texts)
-    made.names_size = _names_size(made)
+    made.count_names()
     return made
-
-
-def _names_size(rows: Segment) -> int:
-    return sum(map(len, rows.paths)) + len(rows.paths) + sum(map(len, rows.texts)) + 2 * len(rows.texts)
 
 
 def _final(rows: Segment, *, special_bits: bool) -> Segment:
@@ -297,41 +294,11 @@ def take_rows(rows: Segment, chosen: Sequence[int], *, content: bool = True) -> 
 
     Without *content* the files are empty and in no group.
     """
-    taken = Segment()
-    taken.root = rows.root
-    taken.paths = [rows.paths[row] for row in chosen]
-    taken.kinds = bytearray([rows.kinds[row] for row in chosen])
-    for name in _COLUMNS_OF_ROWS[2:]:
-        column = getattr(rows, name)
-        if content or name not in ("sizes", "groups", "counts"):
-            setattr(taken, name, array(column.typecode, [column[row] for row in chosen]))
-        else:
-            setattr(taken, name, array(column.typecode, [0]) * len(chosen))
-    if rows.texts:
-        text_of = {row: text for text, row in enumerate(r for r, kind in enumerate(rows.kinds) if kind == table.LINK)}
-        taken.texts = [rows.texts[text_of[row]] for row in chosen if row in text_of]
+    taken = select(rows, chosen)
     taken.originals = [b""] * len(taken.texts)
-    taken.names_size = _names_size(taken)
     if content:
-        _take_content(taken, rows, chosen)
         taken.groups = number_groups(taken.groups)
+    else:
+        taken.sizes, taken.groups, taken.counts = (array(code, [0]) * len(taken) for code in "QII")
+        taken.digests, taken.positions = bytearray(), array("I")
     return taken
-
-
-def _take_content(taken: Segment, rows: Segment, chosen: Sequence[int]) -> None:
-    contents, carriers = list(rows.contents()), rows.first_of_groups()
-    started: set[int] = set()
-    digests = []
-    for index, row in enumerate(chosen):
-        group = rows.groups[row]
-        digest, position, count = contents[carriers[group] if group else row]
-        if group:
-            if group in started:
-                count = 0
-            started.add(group)
-            taken.counts[index] = count
-        if count:
-            digests.append(rows.digests[32 * digest : 32 * (digest + count)])
-            if position >= 0:
-                taken.positions += rows.positions[position : position + count]
-    taken.digests = bytearray().join(digests)
