@@ -27,6 +27,10 @@ PACKAGES = {
     "setpriv": "util-linux",
     "prlimit": "util-linux",
     "strace": "strace",
+    "mount": "mount",
+    "umount": "mount",
+    "mkfs.ext4": "e2fsprogs",
+    "debugfs": "e2fsprogs",
     "unshare": "util-linux",
     "nsenter": "util-linux",
 }
