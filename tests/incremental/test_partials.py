@@ -190,12 +190,13 @@ def test_salvage(percent: int, repeated: Repeated, line: Line) -> None:
     files -= {b"link", b"outside"}
     lost = {path for path, reason in taken.reasons.items() if reason == "not-reached"}
     kept = files - lost
-    assert lost < files
+    assert lost <= files
     assert fields["counts"]["lost"] == len(lost) > 0
     assert taken.reasons == {**dict.fromkeys(lost, "not-reached"), b"outside": "outside-link"}
     assert set(taken.paths) == kept | {b"link", b"small", b"empty"}
     assert kept == arrived(left)
-    assert len(kept) > 1
+    # Rows come some frames after their blocks, for they are collected.
+    assert percent < 90 or len(kept) > SMALL // 2
     read_back(repeated, taken)
     assert repeated.store.verify().is_sound
     assert repeated.store.partials() == []
