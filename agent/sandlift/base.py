@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from sandlift.errors import RemoteProtocolError, StoreDamaged, UsageError
-from sandlift.holding import Holding, PartialHolding, Place, SnapshotHolding
+from sandlift.holding import Holding, PartialHolding, Place, SnapshotHolding, prefixes_of
 from sandlift.selection import select
 from sandlift.store import PartialCapture, RefRecord, ScanCache, Store
 from sandlift_helper import parts, table, wire
@@ -45,14 +45,36 @@ class OwnBase:
         assert self.cache is not None
         rows = copy.copy(self.holding.manifest.rows)
         rows.ctimes_ns, rows.inodes, rows.settled = array("q"), array("Q"), bytearray()
+        paths: list[bytes] = []
+        prefixes = bytearray()
         for number in range(len(self.cache.parts)):
-            known, _ = parts.decode_known(self.cache.decode(number))
+            try:
+                known, found = parts.decode_known(self.part(number))
+            except ValueError as error:
+                raise self._unfit() from error
             rows.ctimes_ns += known.ctimes_ns
             rows.inodes += known.inodes
             rows.settled += known.settled
-        if len(rows.inodes) != rows.kinds.count(table.FILE):
-            raise StoreDamaged("the scan cache does not fit its snapshot")
+            paths += known.paths
+            prefixes += found
+        files = [path for path, kind in zip(rows.paths, rows.kinds, strict=True) if kind == table.FILE]
+        if len(rows.inodes) != len(files) or paths != files or prefixes != prefixes_of(bytes(rows.digests)).tobytes():
+            raise self._unfit()
         return rows
+
+    def part(self, number: int) -> bytes:
+        """Returns a part of the scan cache.  Raises StoreDamaged."""
+        assert self.cache is not None
+        try:
+            return self.cache.decode(number)
+        except StoreDamaged as error:
+            raise self._unfit() from error
+
+    def _unfit(self) -> StoreDamaged:
+        """Removes the scan cache, with which no capture could succeed; returns the error to raise."""
+        assert self.cache is not None
+        self._store.remove_scan(self.cache)
+        return StoreDamaged("the scan cache does not fit its snapshot; it was removed", hint="try again")
 
     def kept(self, same: Sequence[bool], kept: bytes) -> Segment:
         """Returns the rows of the parts that are the *same*, and of others the files whose bit is set in *kept*.
@@ -146,19 +168,24 @@ class Base:
             yield wire.frame(wire.BASE, wire.packed_header(wire.CODEC_NONE, len(offer)) + offer)
 
     def wanted_parts(self, message: Mapping[str, object]) -> Iterator[bytes]:
-        """Yields the frames that answer a want frame.  Raises RemoteProtocolError."""
+        """Yields the frames that answer a want frame.  Raises RemoteProtocolError, StoreDamaged."""
         numbers, cache = message.get("parts"), self._cache
         if self._asked:
             raise RemoteProtocolError("the helper asks for parts of the base twice")
         self._asked = True
         found = [number for number in numbers if type(number) is int] if isinstance(numbers, list) else []
         allowed = range(len(cache.parts) if cache else 0)
-        if cache is None or found != numbers or found != sorted(set(found)) or not set(found) <= set(allowed):
+        if (
+            self.own is None
+            or cache is None
+            or found != numbers
+            or found != sorted(set(found))
+            or not set(found) <= set(allowed)
+        ):
             raise RemoteProtocolError("the helper asks for parts of a base that it was not offered")
         for number in found:
-            part = cache.parts[number]
-            size = int.from_bytes(part[:4], "little")
-            yield wire.frame(wire.BASE, wire.packed_header(wire.CODEC_ZLIB, size) + part[4:])
+            size = len(self.own.part(number))
+            yield wire.frame(wire.BASE, wire.packed_header(wire.CODEC_ZLIB, size) + cache.parts[number][4:])
 
     def take_answer(self, message: Mapping[str, object]) -> Segment | None:
         """Takes what the helper says of the own base; returns its rows that are as they were, None for all of them.
@@ -195,7 +222,7 @@ class Base:
                     if digest not in self._tried:
                         proofs[digest] = bytes(claims[at + 8 : at + CLAIM_SIZE])
             self._tried |= proofs.keys()
-            for digest, block in holding.read(list(proofs)).items():
+            for digest, block in holding.read(list(proofs)):
                 if hashlib.sha256(nonce + block).digest() == proofs[digest]:
                     self._proven.add(digest)
 
@@ -231,20 +258,28 @@ def find_own(store: Store, workspace: str, source: str, named: str) -> OwnBase |
         return None
     cache = store.read_scan(workspace, source)
     if named != "auto":
-        record = store.resolve(named)
-        if isinstance(record, bytes) or record.workspace != workspace:
-            raise UsageError(f"--base {named}: no ref of {workspace}", hint="--like takes any snapshot")
-        if cache and cache.identity.hex() == record.snapshot:
-            return OwnBase(store, record, cache)
-        if record.source != source:
-            raise UsageError(
-                f"--base {named}: {record.name} was captured from {record.source}, not from here",
-                hint="--like takes it, and asks for proof of each block",
-            )
-        return OwnBase(store, record, None)
+        return _named(store, workspace, source, named, cache)
     if cache and (found := store.find_ref(workspace, cache.number)) and found.snapshot == cache.identity.hex():
-        return OwnBase(store, found, cache) if store.has_packs(cache.packs) else None
+        is_there = store.has_packs(cache.packs) and store.has_snapshot(cache.identity)
+        return OwnBase(store, found, cache) if is_there else None
     return _newest_of(store, workspace, source)
+
+
+def _named(store: Store, workspace: str, source: str, named: str, cache: ScanCache | None) -> OwnBase:
+    record = store.resolve(named)
+    if isinstance(record, bytes) or record.workspace != workspace:
+        raise UsageError(f"--base {named}: no ref of {workspace}", hint="--like takes any snapshot")
+    is_here = cache is not None and cache.identity.hex() == record.snapshot
+    if not is_here and record.source != source:
+        raise UsageError(
+            f"--base {named}: {record.name} was captured from {record.source}, not from here",
+            hint="--like takes it, and asks for proof of each block",
+        )
+    if store.packs_of(bytes.fromhex(record.snapshot)) is None:
+        raise StoreDamaged(
+            f"--base {named}: the snapshot of {record.name} is not whole any more", hint="--base none needs none"
+        )
+    return OwnBase(store, record, cache if is_here else None)
 
 
 def _newest_of(store: Store, workspace: str, source: str) -> OwnBase | None:

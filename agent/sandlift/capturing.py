@@ -33,6 +33,8 @@ StoreSource = Union["Store", Callable[[], "Store"]]
 
 CREDIT_FRAMES = 32
 """Content frames that may be under way: at most 2 MiB each, and the bound of the memory in use."""
+ASKED_MAX = wire.SEGMENT_MAX
+"""The most bytes of the names of files that are asked for again."""
 SETTLE_S = 60.0
 """The kernel writes a page back at most twice its dirty expiry (30 s) after a shared mapping changed it."""
 
@@ -236,6 +238,8 @@ class _Capturing:
         shelf.drain()
         paths = self._gathering.missing(self._size_of(shelf))
         data = b"".join(path + b"\0" for path in paths)
+        if len(data) > ASKED_MAX:
+            raise RemoteProtocolError(f"the helper names blocks of {len(paths)} files that are not there")
         self._run.tell(wire.frame(wire.WANT, wire.packed_header(wire.CODEC_NONE, len(data)) + data))
 
     def _size_of(self, shelf: Shelf) -> Callable[[bytes], int | None]:
@@ -286,7 +290,7 @@ class _Capturing:
         if not self._end.get("steady"):
             # The clock was set meanwhile, so no age is known.
             rows.settled = bytearray(len(rows.settled))
-        if len(rows.inodes) == rows.kinds.count(table.FILE):
+        if self._gathering.has_stamps:
             self._store.write_scan(scan_cache(rows, record, instance=self._base.instance, packs=packs))
         return record, manifest.counts
 

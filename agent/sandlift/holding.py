@@ -83,22 +83,21 @@ class SnapshotHolding:
 
     def prefixes(self) -> array[int]:
         """See `Holding`."""
-        return _prefixes(b"".join(self.manifest.blocks))
+        return prefixes_of(b"".join(self.manifest.blocks))
 
     def with_prefix(self, prefix: bytes) -> list[bytes]:
         """Returns the digests that begin with these 8 bytes."""
         return self._by_prefix.get(prefix, [])
 
-    def read(self, digests: list[bytes]) -> dict[bytes, bytes]:
-        """Returns these blocks, but for those that are damaged."""
+    def read(self, digests: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Yields each of these blocks with its digest, but for those that are damaged; one at a time is in memory."""
         blocks = self._store.blocks(self._snapshot)
-        found = {}
         for digest in sorted(digests, key=lambda digest: self.place(digest) or ("", 0)):
             try:
-                found[digest] = blocks.read(self._index_of[digest], digest)
+                block = blocks.read(self._index_of[digest], digest)
             except StoreDamaged:
                 continue
-        return found
+            yield digest, block
 
 
 class Brought(Mapping[bytes, int]):
@@ -163,10 +162,11 @@ class PartialHolding:
 
     def prefixes(self) -> array[int]:
         """See `Holding`."""
-        return _prefixes(self._partial.digests)
+        return prefixes_of(self._partial.digests)
 
 
-def _prefixes(digests: bytes) -> array[int]:
+def prefixes_of(digests: bytes) -> array[int]:
+    """Returns the first 8 bytes of each of the joined digests, as numbers in the byte order of the machine."""
     whole = array("Q")
     whole.frombytes(digests)
     return whole[::4]

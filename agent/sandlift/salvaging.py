@@ -120,6 +120,7 @@ def salvage(store: Store, partial: PartialCapture, limits: Limits, deadline: Dea
     )
     with store.begin_pack(provenance.capture_id) as pack:
         record, packs = commit(store, pack, manifest, lambda _: None, provenance, deadline, place)
-    store.write_scan(scan_cache(gathering.rows, record, instance=b"", packs=packs))
+    if gathering.has_stamps:
+        store.write_scan(scan_cache(gathering.rows, record, instance=b"", packs=packs))
     store.remove_partial(partial)
     return record, manifest.counts

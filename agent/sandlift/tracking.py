@@ -11,9 +11,12 @@ from sandlift.selection import files_of, select
 from sandlift.store import RefRecord, ScanCache, encode_part
 from sandlift_helper import parts, table
 from sandlift_helper.table import Segment
+from sandlift_helper.wire import SEGMENT_MAX
 
 PART_ROWS = 1024
 """Entries of one part: what differs from the base is told apart that finely."""
+FIRSTS_MAX = 4 << 20
+"""The most bytes of the names that a request can hold beside the rest."""
 _NEVER = bytes(32)
 _PLAIN = ("paths", "modes", "mtimes_ns", "uids", "gids", "sizes", "ctimes_ns", "inodes", "settled")
 
@@ -33,14 +36,20 @@ def scan_cache(rows: Segment, record: RefRecord, *, instance: bytes, packs: Iter
     prefixes = array("Q")
     prefixes.frombytes(bytes(rows.digests))
     prefixes = prefixes[::4]
-    digests, encoded = [], []
+    digests, encoded, fits = [], [], True
     for other, start, end in zip(parts.cut(others, parts.starts_of(others, firsts)), starts, ends, strict=True):
         calm = not other.flags and all(files.settled[start:end])
         digests.append(parts.part_digest(other, files, start, end) if calm else _NEVER)
         known = Segment()
         for name in (*_PLAIN, "kinds", "groups", "counts"):
             setattr(known, name, getattr(files, name)[start:end])
-        encoded.append(encode_part(parts.encode_known(known, prefixes[blocks[start] : blocks[end]].tobytes())))
+        data = parts.encode_known(known, prefixes[blocks[start] : blocks[end]].tobytes())
+        encoded.append(encode_part(data))
+        fits = fits and len(data) <= SEGMENT_MAX
+    joined = b"".join(first + b"\0" for first in firsts)
+    if not fits or len(joined) > FIRSTS_MAX:
+        # Names as long as these do not travel; the blocks are offered all the same.
+        joined, digests, encoded = b"", [], []
     return ScanCache(
         workspace=record.workspace,
         source=record.source,
@@ -48,7 +57,7 @@ def scan_cache(rows: Segment, record: RefRecord, *, instance: bytes, packs: Iter
         number=record.number,
         instance=instance,
         packs=tuple(packs),
-        firsts=b"".join(first + b"\0" for first in firsts),
+        firsts=joined,
         digests=b"".join(digests),
         parts=tuple(encoded),
     )

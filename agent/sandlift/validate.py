@@ -57,6 +57,7 @@ class Gathering:
         self._limits = limits
         self._rows = Segment()
         self._kept = Segment()
+        self._asked: list[bytes] = []
         self._bytes = 0
 
     @classmethod
@@ -84,8 +85,13 @@ class Gathering:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come."""
-        return self._rows.root is None and not self._rows.size_estimate()
+        """Whether nothing has come, and nothing was asked for."""
+        return self._rows.root is None and not self._rows.size_estimate() and not self._asked
+
+    @property
+    def has_stamps(self) -> bool:
+        """Whether each file has its stamp."""
+        return len(self._rows.inodes) == self._rows.kinds.count(table.FILE)
 
     @property
     def kept(self) -> Segment:
@@ -152,7 +158,8 @@ class Gathering:
             if path not in paths:
                 kept.flag(path, flag)
         self._rows = kept
-        return sorted(paths)
+        self._asked = sorted(paths)
+        return self._asked
 
     def accept(self, sent: Mapping[bytes, int], size_of: Callable[[bytes], int | None] | None = None) -> Manifest:
         """Returns the manifest; `stamps` is there from then on.
@@ -172,6 +179,10 @@ class Gathering:
         if strays:
             issues.add(f"{len(strays)} blocks were sent that nothing names")
         del strays
+        told = {*rows.paths, *rows.excluded_paths, *rows.flag_paths} if self._asked else set()
+        for path in self._asked:
+            if path not in told:
+                issues.add(f"a file that had to be sent after all was not: {shown(path)}")
         self._join()
         rows = self._rows
         if rows.root is None or rows.root.mode > 0o7777:
@@ -187,7 +198,7 @@ class Gathering:
         return Manifest(self._without_stamps())
 
     def _join(self) -> None:
-        """Puts what was kept of the base among what came."""
+        """Puts what was kept of the base among what came.  Raises InvalidManifest, HostLimit."""
         rows, kept = self._rows, self._kept
         self._kept = Segment()
         if not (len(kept) or kept.excluded_paths):
@@ -196,11 +207,14 @@ class Gathering:
         kept.groups = array("I", [group + shift if group else 0 for group in kept.groups])
         if rows.root is not None:
             kept.root = None
-        if len(rows.inodes) != rows.kinds.count(table.FILE):
+        if not self.has_stamps:
             raise InvalidManifest("the sandbox's manifest has no stamps")
         rows.extend(kept)
         rows.sort()
         rows.groups = number_groups(rows.groups)
+        for paths in (rows.paths, rows.excluded_paths):
+            if len(paths) > self._limits.entries:
+                raise _over("entries", self._limits.entries, len(paths))
 
     def _without_stamps(self) -> Segment:
         """Returns the rows alone; their stamps stay here."""

@@ -12,6 +12,7 @@ SHA-256(nonce, block).
 """
 
 import os
+import sys
 import time
 from array import array
 from hashlib import sha256
@@ -95,7 +96,7 @@ class Known:
 
     def claim(self, digest: bytes, block: memoryview) -> "bytes | None":
         """Returns None for a block that the host does not hold, else what tells that it need not be sent."""
-        prefix = int.from_bytes(digest[:8], "little")
+        prefix = int.from_bytes(digest[:8], sys.byteorder)
         if _has(self._own, prefix):
             return b""
         if _has(self._like, prefix):
@@ -162,7 +163,7 @@ class Base:
         parts = list(cut(others, starts_of(others, self._firsts)))
         trusted = self._instance == here
         differing = [
-            not trusted or part_digest(part, files, start, end) != digest
+            not trusted or any(files.elsewhere[start:end]) or part_digest(part, files, start, end) != digest
             for part, start, end, digest in zip(parts, starts, ends, self._digests)
         ]
         self._spread(files, starts, differing)

@@ -34,7 +34,7 @@ def plant(root: Path) -> None:
     os.link(root / "a" / "f1", root / "z" / "linked")
     os.link(root / "c" / "f2", root / "x" / "pair")
     os.symlink("a/f0", root / "inside")
-    os.symlink("/etc/passwd", root / "outside")
+    os.symlink("/nowhere/one", root / "outside")
     os.symlink(f"{root}/b/f1", root / "rebased")
     os.mkfifo(root / "fifo")
     with open(root / "y" / "sparse", "wb") as file:
@@ -97,6 +97,28 @@ def append(path: Path, data: bytes) -> None:
 
 Change = Callable[[Path], object]
 
+
+def all_deleted(root: Path) -> None:
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+
+
+def fifo_becomes_a_file(root: Path) -> None:
+    (root / "fifo").unlink()
+    (root / "fifo").write_bytes(b"now")
+
+
+def moved_to_another_group(root: Path) -> None:
+    (root / "x" / "pair").unlink()
+    os.link(root / "a" / "f1", root / "x" / "pair")
+
+
+def to_a_copy(root: Path) -> None:
+    (root / "x" / "pair").unlink()
+    shutil.copy2(root / "c" / "f2", root / "x" / "pair")
+
+
 # One after the other, in the same workspace: each from the capture of the one before.
 CHANGES: dict[str, dict[str, Change]] = {
     "content": {
@@ -127,13 +149,13 @@ CHANGES: dict[str, dict[str, Change]] = {
         "directory into another": lambda root: os.rename(root / "w", root / "x" / "w"),
         "deleted first": lambda root: shutil.rmtree(root / "b"),
         "deleted last": lambda root: shutil.rmtree(root / "z"),
-        "all deleted": lambda root: [shutil.rmtree(path) for path in sorted(root.iterdir()) if path.is_dir()],
+        "all deleted": all_deleted,
     },
     "kinds": {
         "file becomes a directory": file_to_directory,
         "directory becomes a file": directory_to_file,
         "directory becomes a link": directory_to_link,
-        "fifo becomes a file": lambda root: ((root / "fifo").unlink(), (root / "fifo").write_bytes(b"now")),
+        "fifo becomes a file": fifo_becomes_a_file,
         "new fifo": lambda root: os.mkfifo(root / "z" / "pipe"),
         "new socket": bind,
         "fifo gone": lambda root: (root / "z" / "pipe").unlink(),
@@ -143,10 +165,7 @@ CHANGES: dict[str, dict[str, Change]] = {
         "new pair": lambda root: os.link(root / "b" / "f1", root / "z" / "new"),
         "new pair before": lambda root: os.link(root / "z" / "f1", root / "a" / "A"),
         "third": lambda root: os.link(root / "c" / "f2", root / "b" / "third"),
-        "moved from group to group": lambda root: (
-            (root / "x" / "pair").unlink(),
-            os.link(root / "a" / "f1", root / "x" / "pair"),
-        ),
+        "moved from group to group": moved_to_another_group,
         "content of all": lambda root: (root / "z" / "linked").write_bytes(b"all four"),
     },
     "names that a group loses": {
@@ -157,10 +176,7 @@ CHANGES: dict[str, dict[str, Change]] = {
     },
     "more names that a group loses": {
         "middle": lambda root: (root / "m-linked").unlink(),
-        "to a copy": lambda root: (
-            (root / "x" / "pair").unlink(),
-            shutil.copy2(root / "c" / "f2", root / "x" / "pair"),
-        ),
+        "to a copy": to_a_copy,
         "sparse data zeroed": zero,
         "sparse grown": lambda root: os.truncate(root / "y" / "sparse", 9 << 20),
     },
@@ -168,10 +184,10 @@ CHANGES: dict[str, dict[str, Change]] = {
         "text": lambda root: relink(root, "inside", "a/f2"),
         "turned outside": lambda root: relink(root, "inside", "../elsewhere"),
         "turned inside": lambda root: relink(root, "outside", "b/f0"),
-        "outside elsewhere": lambda root: relink(root, "inside", "/etc/group"),
+        "outside elsewhere": lambda root: relink(root, "inside", "/nowhere/two"),
         "rebased elsewhere": lambda root: relink(root, "rebased", f"{root}/b/f2"),
         "relative now": lambda root: relink(root, "rebased", "b/f2"),
-        "new outside": lambda root: os.symlink("/etc/hosts", root / "new-outside"),
+        "new outside": lambda root: os.symlink("/nowhere/three", root / "new-outside"),
     },
 }
 

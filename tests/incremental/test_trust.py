@@ -1,4 +1,4 @@
-"""When a file may be left unread: its times must have come to rest, on a clock and a file system that can be believed."""
+"""When a file may be left unread: its times must be at rest, on a clock and a file system that can be believed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from incremental.again import TICK_S, Repeated, fill, noise
 from incremental.tracing import Trace
 
 from sandlift.capturing import SETTLE_S
-from sandlift_helper import base
 from sandlift_helper.base import Clock, instance, settled_before
 from sandlift_helper.mounts import Mounts, read_mounts
 from support.needs import lacking, require
@@ -51,19 +50,17 @@ def taken_settled(repeated: Repeated) -> list[int]:
     """What the scan cache says of each file."""
     from sandlift_helper import parts
 
-    (cache,) = (
-        repeated.store.read_scan("demo", record.source) for record in list(repeated.store.log("demo"))[:1]
-    )
+    (cache,) = (repeated.store.read_scan("demo", record.source) for record in list(repeated.store.log("demo"))[:1])
     assert cache is not None
-    return [
-        flag for number in range(len(cache.parts)) for flag in parts.decode_known(cache.decode(number))[0].settled
-    ]
+    return [flag for number in range(len(cache.parts)) for flag in parts.decode_known(cache.decode(number))[0].settled]
 
 
 # The rule itself.
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "ramfs", "nfs", "nfs4", "cifs", "9p", "virtiofs", "fuse.sshfs", "fuseblk", ""])
+@pytest.mark.parametrize(
+    "kind", ["tmpfs", "ramfs", "nfs", "nfs4", "cifs", "9p", "virtiofs", "fuse.sshfs", "fuseblk", ""]
+)
 def test_file_systems_that_are_not_believed(kind: str) -> None:
     found = mounts(kind) if kind else Mounts(b"/w", [])
     clock = Clock()
@@ -83,7 +80,7 @@ def test_file_systems_that_are_believed(kind: str) -> None:
 
 def test_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     real, shift = time.time, 0.0
-    monkeypatch.setattr(base.time, "time", lambda: real() + shift)
+    monkeypatch.setattr("sandlift_helper.base.time.time", lambda: real() + shift)
     clock = Clock()
     assert clock.is_steady()
     for shift in (0.9, -0.9, 0.0):
@@ -153,9 +150,8 @@ def test_a_write_through_a_shared_mapping(repeated: Repeated) -> None:
 
 
 SLOW_WRITE = """
-import os, sys, time
-# One call that writes two pieces, the second of which comes from memory that is not there until a pipe is read:
-# so it is emulated by two calls without a change of times between, which is what a reader sees of a long one.
+import os, sys
+# Two calls for one that takes long: what a reader sees of it is half of the bytes.
 fd = os.open(sys.argv[1], os.O_WRONLY)
 status = os.fstat(fd)
 os.pwrite(fd, b"B" * 4096, 0)
@@ -170,7 +166,7 @@ sys.stdin.readline()
 
 
 def test_a_write_that_lasts_while_a_capture_runs(repeated: Repeated) -> None:
-    """Half of a write is captured; the other half is seen by the next, though size and modification time are the same."""
+    """Half of a write is captured; the next sees the rest, though size and modification time are the same."""
     path = repeated.root / "written"
     path.write_bytes(b"A" * 8192)
     with subprocess.Popen(
@@ -192,7 +188,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_settled(repeated: Repeated)
     path = repeated.root / "busy"
     path.write_bytes(noise(1, 6_000_000))
     (repeated.root / "calm").write_bytes(b"calm")
-    script = "import os,sys\nfd=os.open(sys.argv[1],1)\nprint(flush=True)\nwhile 1: os.pwrite(fd,os.urandom(64),5999000)"
+    script = (
+        "import os,sys\nfd=os.open(sys.argv[1],1)\nprint(flush=True)\nwhile 1: os.pwrite(fd,os.urandom(64),5999000)"
+    )
     with subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE) as writer:
         assert writer.stdout
         writer.stdout.readline()
@@ -276,6 +274,8 @@ def test_two_sandboxes_of_one_image_at_one_clock(place: Path, as_root: None) -> 
         make_image(one, "same")
         with mounted(one, repeated.root, "-o", "loop"):
             (repeated.root / "file").write_bytes(b"one" * 100)
+            (repeated.root / "below").mkdir()
+            os.link(repeated.root / "file", repeated.root / "below" / "file")
             (repeated.root / "lost+found").rmdir()
         subprocess.run(["cp", one, two], check=True)
         with mounted(two, aside, "-o", "loop"):
@@ -305,8 +305,18 @@ def test_two_sandboxes_of_one_image_at_one_clock(place: Path, as_root: None) -> 
                 )
                 assert (repeated.root / "file").read_bytes() == b"two" * 100
                 second = repeated.again()
-                assert second.files_read == 1
+                assert second.files_read == 2
                 assert second.identity == repeated.fresh().identity != first.identity
+            # And where the other is mounted inside, beside files of the first.
+            with mounted(aside, repeated.root, "--bind"):
+                assert repeated.again().identity == first.identity
+                assert repeated.again().files_read == 0
+                elsewhere = place / "elsewhere"
+                elsewhere.mkdir()
+                with mounted(two, elsewhere, "-o", "loop"):
+                    with mounted(elsewhere / "below", repeated.root / "below", "--bind"):
+                        third = repeated.again()
+                        assert third.identity == repeated.fresh().identity != first.identity
 
 
 def extra(time_ns: int) -> str:
@@ -326,7 +336,7 @@ def test_an_instance_is_of_one_machine(tmp_path: Path, monkeypatch: pytest.Monke
     fields[1] += 1
     others.append(instance(os.stat_result(fields), found))
     names = os.uname()
-    monkeypatch.setattr(base.os, "uname", lambda: os.uname_result((*names[:1], "other", *names[2:])))
+    monkeypatch.setattr("sandlift_helper.base.os.uname", lambda: os.uname_result((*names[:1], "other", *names[2:])))
     others.append(instance(status, found))
     monkeypatch.undo()
     boot = tmp_path / "boot_id"

@@ -176,6 +176,10 @@ class Store:
         with contextlib.suppress(StoreFull, StoreUnusable):
             scans.write(self.objects, cache)
 
+    def remove_scan(self, cache: ScanCache) -> None:
+        """Removes a scan cache that is of no use; see `scans.remove`."""
+        scans.remove(self.objects, cache)
+
     def read_partial(self, workspace: str, source: str) -> PartialCapture | None:
         """Returns what is left of a target's broken capture, or None, also when its pack is gone."""
         found = partials.read(self.objects, workspace, source)

@@ -115,6 +115,11 @@ def read(objects: Objects, workspace: str, source: str) -> ScanCache | None:
     return found if (found.workspace, found.source) == (workspace, source) else None
 
 
+def remove(objects: Objects, cache: ScanCache) -> None:
+    """Removes a scan cache; a missing one is no error."""
+    objects.delete(key_of(cache.workspace, cache.source))
+
+
 def write(objects: Objects, cache: ScanCache) -> None:
     """Stores a scan cache in place of the one before.  Raises StoreFull, StoreUnusable."""
     data = records.encode(
