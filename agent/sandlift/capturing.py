@@ -143,7 +143,7 @@ class _Capturing:
     def __init__(self, run: HelperRun, store: Store, base: Base, spec: CaptureSpec, watch: Watch) -> None:
         from sandlift.committing import Provenance
         from sandlift.content import Prover
-        from sandlift.validate import Gathering
+        from sandlift.gathering import Gathering
 
         self._run = run
         self._store = store

@@ -1,6 +1,6 @@
 """A manifest that the host has accepted, in its canonical form, with its identity and content digest.
 
-Only `sandlift.validate` makes one from a sandbox's claims, and `Manifest.decode` from a store's own object,
+Only `sandlift.gathering` makes one from a sandbox's claims, and `Manifest.decode` from a store's own object,
 whose identity was checked there.
 """
 

@@ -10,12 +10,12 @@ from sandlift.base import Base
 from sandlift.committing import Provenance, commit
 from sandlift.deadline import Deadline
 from sandlift.errors import StoreDamaged
+from sandlift.gathering import Gathering
 from sandlift.holding import Brought, Holding, PartialHolding, Place, SnapshotHolding
 from sandlift.limits import Limits
 from sandlift.model import Counts
 from sandlift.store import PackWriter, PartialCapture, RefRecord, Store
 from sandlift.tracking import scan_cache
-from sandlift.validate import Gathering
 from sandlift.watch import now
 from sandlift_helper import table
 

@@ -12,9 +12,9 @@ from protocol.replay import contents, run_prefix
 from protocol.stream import Stream, add_directory, add_file, digest_of, pack, root_segment, small
 
 from sandlift.errors import HelperStart, InvalidManifest, SandliftError
+from sandlift.gathering import Gathering
 from sandlift.limits import DEFAULT_LIMITS
 from sandlift.store import Store
-from sandlift.validate import Gathering
 from sandlift_helper import table, wire
 from sandlift_helper.table import Segment
 from support.hostile import Play

@@ -16,7 +16,7 @@ from sandlift.limits import Limits
 from sandlift.store import Store
 
 # A capture imports these when it needs them; here before the fork, so that its instants are those of its work.
-EARLY = ("sandlift.content", "sandlift.validate", "sandlift.restoring")
+EARLY = ("sandlift.content", "sandlift.gathering", "sandlift.restoring")
 
 
 def capture(where: str, workspace: str, target: str, silence_s: str = "60") -> None:

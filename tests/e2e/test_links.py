@@ -11,8 +11,8 @@ import pytest
 from e2e.lift import Lift
 
 from sandlift.errors import InvalidManifest, TargetNotEmpty, UnsafeLink
+from sandlift.gathering import Gathering
 from sandlift.limits import DEFAULT_LIMITS
-from sandlift.validate import Gathering
 from sandlift_helper import links, table
 from support.tree import File, HardLink, Link, assert_equal, make, read, restored, tree
 

@@ -14,7 +14,7 @@ import zstandard
 
 from sandlift.box import connect
 from sandlift.errors import DeadlineExceeded, SandliftError, StoreDamaged
-from sandlift.restoring import run
+from sandlift.restoring import sender
 from sandlift.store import Store
 from sandlift_helper import members
 from sandlift_helper.staging import NEW
@@ -55,7 +55,7 @@ def left_by_a_killed_restore(store: Store, target: Path) -> Path:
                 os.kill(pid, signal.SIGKILL)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run._Sender, "_send_stored", kill)
+        patch.setattr(sender.Sender, "_send_stored", kill)
         with pytest.raises(SandliftError):
             restore(store, target)
     assert not target.exists()
@@ -103,8 +103,8 @@ def test_a_block_that_is_another_in_the_store_is_never_set_down(store: Store, tm
     (tmp_path / "to").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         if not zstd:
-            begin = run._Sender.__init__
-            patch.setattr(run._Sender, "__init__", lambda self, *rest, zstd: begin(self, *rest, zstd=False))
+            begin = sender.Sender.__init__
+            patch.setattr(sender.Sender, "__init__", lambda self, *rest, zstd: begin(self, *rest, zstd=False))
         with pytest.raises(StoreDamaged, match="does not hash to its name"):
             restore(store, tmp_path / "to" / "out")
     assert list((tmp_path / "to").iterdir()) == []

@@ -13,9 +13,9 @@ from pathlib import Path
 from e2e.lift import Taken
 
 from sandlift.content import Prover
+from sandlift.gathering import Gathering
 from sandlift.limits import DEFAULT_LIMITS
 from sandlift.manifest import Manifest
-from sandlift.validate import Gathering
 from sandlift_helper import members, table, wire
 from sandlift_helper.blocks import Cutter, Seen
 from sandlift_helper.codec import Packer

@@ -8,9 +8,9 @@ from fuzz import oracles
 from fuzz.invariants import hold
 
 from sandlift.errors import HostLimit, InvalidManifest
+from sandlift.gathering import Gathering
 from sandlift.limits import Limits
 from sandlift.manifest import Manifest, distinct_blocks
-from sandlift.validate import Gathering
 from sandlift_helper import table, wire
 from sandlift_helper.table import Segment
 

@@ -17,8 +17,8 @@ from fuzz.store_targets import PACK, WORKSPACE
 from protocol import stream
 from store import samples
 
+from sandlift.gathering import Gathering
 from sandlift.store import Store, StoredSnapshot, packs, records, refs, snapshots
-from sandlift.validate import Gathering
 from sandlift_helper import messages, table, wire
 
 BLOCKS = (b"one", b"the second", bytes(range(256)) * 3, b"z" * 512)

@@ -185,7 +185,7 @@ PLANTS = {
     "block-positions": Plant(
         target="gathering",
         module="agent/sandlift/validate.py",
-        check="if position >= 0 and not _is_rising_below(places, blocks):",
+        check="if position >= 0 and not is_rising_below(places, blocks):",
         instead="if False:",
     ),
     "loops": Plant(

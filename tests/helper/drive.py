@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sandlift import payload
 from sandlift.content import Prover
+from sandlift.gathering import Gathering
 from sandlift.limits import DEFAULT_LIMITS
 from sandlift.manifest import Manifest
 from sandlift.session import Content, End, Event, ManifestSegment, Session
-from sandlift.validate import Gathering
 from sandlift_helper import wire
 
 HELPER_FOLDER = Path(wire.__file__).parent.parent

@@ -37,7 +37,7 @@ def sibling(repeated: Repeated) -> Path:
 @contextmanager
 def counted_wants(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[bytes]]]:
     """What the host asks for again, by capture."""
-    from sandlift.validate import Gathering
+    from sandlift.gathering import Gathering
 
     wants: list[list[bytes]] = []
     missing = Gathering.missing

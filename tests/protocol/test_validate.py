@@ -12,10 +12,11 @@ from protocol.replay import leaves_nothing, run_data
 from protocol.stream import Stream, add_directory, add_file, digest_of, root_segment
 
 from sandlift.errors import HostLimit, InvalidManifest
+from sandlift.gathering import Gathering
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.manifest import Manifest
 from sandlift.store import Store
-from sandlift.validate import ISSUES_MAX, Gathering
+from sandlift.validate import ISSUES_MAX
 from sandlift_helper import table
 from sandlift_helper.table import Segment
 from sandlift_helper.wire import BLOCK_MAX

@@ -18,7 +18,7 @@ from restore.roads import Shelf
 from sandlift.errors import SandliftError, TargetNotEmpty
 from sandlift.limits import DEFAULT_LIMITS
 from sandlift.model import Event, Mode, Restore, RestoreOptions
-from sandlift.restoring.run import _Sender
+from sandlift.restoring.sender import Sender
 from support.sshd import descendants
 from support.tree import Dir, File, assert_equal, make, read, tree
 
@@ -94,14 +94,14 @@ class Gate:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """A gate for the first restore that sends content; the others pass."""
     made = Gate()
-    send = _Sender._send_stored
+    send = Sender._send_stored
 
-    def gated(self: _Sender, pack: int, index: int) -> None:
+    def gated(self: Sender, pack: int, index: int) -> None:
         if not made.reached.is_set():
             made.pass_through()
         send(self, pack, index)
 
-    monkeypatch.setattr(_Sender, "_send_stored", gated)
+    monkeypatch.setattr(Sender, "_send_stored", gated)
     yield made
     made.open.set()
 

@@ -13,7 +13,7 @@ from restore.targets import MARKER, NEWER, OLDER, SNAPSHOT, TARGETS, flipped, ta
 from sandlift.deadline import Cancel
 from sandlift.errors import Conflict, Interrupted, TargetNotEmpty
 from sandlift.model import Mode, Restore, RestoreCounts, RestoreOptions
-from sandlift.restoring.run import _Sender
+from sandlift.restoring.sender import Sender
 from sandlift_helper.marker import new_id, write_marker
 from support.tree import (
     Dir,
@@ -113,7 +113,7 @@ def test_an_unfinished_restore_stays_marked_when_the_next_one_is_stopped(
     write_marker(fd, new_id())
     os.close(fd)
     cancel = Cancel()
-    monkeypatch.setattr(_Sender, "_send_stored", lambda *_: cancel.cancel())
+    monkeypatch.setattr(Sender, "_send_stored", lambda *_: cancel.cancel())
     with lift.road(target) as box, pytest.raises(Interrupted):
         box.restore(lift.store, taken.capture.ref, options=RestoreOptions(mode="exact"), cancel=cancel)
     monkeypatch.undo()

@@ -44,7 +44,7 @@ _COUNT = struct.Struct("<Q")
 _SLOT, _SLOTS = 64, 4000
 # What a restore or a capture imports when it needs it; here before the fork.
 _EARLY = ("apply", "capture", "reading", "writer", "ignore")
-_EARLY_HOST = ("content", "validate", "restoring.run", "restoring.plan", "restoring.delivery")
+_EARLY_HOST = ("content", "gathering", "restoring.run", "restoring.plan", "restoring.delivery")
 
 
 @dataclass(slots=True, kw_only=True)

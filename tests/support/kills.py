@@ -31,7 +31,7 @@ HELPER_ENDS_S = 8.0
 RESTORE_MAX_S = 60.0
 BULK = 60
 FAILED, NOT_EMPTY = 2, 3
-_EARLY = ("sandlift.content", "sandlift.validate", "sandlift.restoring.run", "sandlift.restoring.delivery")
+_EARLY = ("sandlift.content", "sandlift.gathering", "sandlift.restoring.run", "sandlift.restoring.delivery")
 
 Row = dict[str, object]
 

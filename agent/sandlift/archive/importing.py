@@ -25,10 +25,10 @@ from sandlift.committing import Provenance, captured, commit
 from sandlift.content import PARAMETERS
 from sandlift.deadline import Deadline
 from sandlift.errors import StrictLoss, UsageError
+from sandlift.gathering import Gathering
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.model import Capture, Counts, Wire
 from sandlift.store import check_name
-from sandlift.validate import Gathering
 from sandlift.watch import OnEvent, Watch
 from sandlift_helper import members as block_members
 from sandlift_helper import table
