@@ -150,29 +150,15 @@ class Gathering:
         return self._asked
 
     def accept(self, sent: Mapping[bytes, int], size_of: Callable[[bytes], int | None] | None = None) -> Manifest:
-        """Returns the manifest; `stamps` is there from then on.
+        """Returns the manifest; the rows keep their stamps here.
 
         *sent* gives the size of each block that came, by its digest, *size_of* also that of blocks that are held.
         Raises InvalidManifest with all issues, HostLimit.
         """
-        rows = self._rows
-        orphans = set(split_digests(rows.orphans))
-        rows.orphans = bytearray()
-        rows.sort()
-        rows.groups = number_groups(rows.groups)
-        issues = Issues()
-        check_files(rows, issues, size_of or sent.get)
-        strays = set(sent)
-        strays.difference_update(split_digests(rows.digests), orphans)
-        if strays:
-            issues.add(f"{len(strays)} blocks were sent that nothing names")
-        del strays
-        told = {*rows.paths, *rows.excluded_paths, *rows.flag_paths} if self._asked else set()
-        for path in self._asked:
-            if path not in told:
-                issues.add(f"a file that had to be sent after all was not: {shown(path)}")
+        of_content = self._check_content(sent, size_of or sent.get)
         self._join()
         rows = self._rows
+        issues = Issues()
         if rows.root is None or rows.root.mode > 0o7777:
             issues.add("the manifest has no root")
         check_limits(rows, self._limits)
@@ -180,10 +166,29 @@ class Gathering:
         # Parents of links that are no entries would be beyond what the limit of entries bounds.
         issues.raise_if_any()
         check_links(rows, issues)
+        issues.extend(of_content)
         check_excluded(rows, issues, directories)
         check_flags(rows, issues, directories)
         issues.raise_if_any()
         return Manifest(self._without_stamps())
+
+    def _check_content(self, sent: Mapping[bytes, int], size_of: Callable[[bytes], int | None]) -> Issues:
+        """Sorts what came, and returns what is wrong with its files and blocks; what was kept is accepted already."""
+        rows, issues = self._rows, Issues()
+        orphans = set(split_digests(rows.orphans))
+        rows.orphans = bytearray()
+        rows.sort()
+        rows.groups = number_groups(rows.groups)
+        check_files(rows, issues, size_of)
+        strays = set(sent)
+        strays.difference_update(split_digests(rows.digests), orphans)
+        if strays:
+            issues.add(f"{len(strays)} blocks were sent that nothing names")
+        told = {*rows.paths, *rows.excluded_paths, *rows.flag_paths} if self._asked else set()
+        for path in self._asked:
+            if path not in told:
+                issues.add(f"a file that had to be sent after all was not: {shown(path)}")
+        return issues
 
     def _join(self) -> None:
         """Puts what was kept of the base among what came.  Raises InvalidManifest, HostLimit."""

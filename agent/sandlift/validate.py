@@ -37,23 +37,33 @@ def shown(path: bytes) -> str:
 
 
 class Issues:
+    """What is wrong with *what*: at most `ISSUES_MAX` lines, and how many there are."""
+
     def __init__(self, what: str = "the sandbox's manifest") -> None:
         self._what = what
         self._lines: list[str] = []
         self._count = 0
 
     def add(self, line: str) -> None:
+        """Adds one."""
         self._count += 1
         if self._count <= ISSUES_MAX:
             self._lines.append(line)
 
+    def extend(self, other: Issues) -> None:
+        """Adds all of *other*."""
+        self._count += other._count
+        self._lines = [*self._lines, *other._lines][:ISSUES_MAX]
+
     def raise_if_any(self) -> None:
+        """Raises InvalidManifest with all of them."""
         if self._count:
             more = f" (and {self._count - 1} more)" if self._count > 1 else ""
             raise InvalidManifest(f"{self._what} is not valid: {self._lines[0]}{more}", issues=tuple(self._lines))
 
 
 def over(name: str, allowed: int, found: int) -> HostLimit:
+    """Returns the error that says that a limit of the request was exceeded."""
     return HostLimit(
         f"the sandbox's stream exceeds the limit {name}: {found}, allowed are {allowed}",
         hint="its helper was told the limit, so it is not to be trusted",
@@ -88,10 +98,12 @@ def check_limits(rows: Segment, limits: Limits) -> None:
 
 
 def is_rising(paths: list[bytes]) -> bool:
+    """Whether paths are sorted and unique."""
     return all(first < second for first, second in pairwise(map(table.sort_key, paths)))
 
 
 def bad_components(path: bytes) -> bool:
+    """Whether a path has an empty, ``.`` or ``..`` component, or a NUL."""
     wrapped = b"/" + path + b"/"
     return b"//" in wrapped or b"/./" in wrapped or b"/../" in wrapped or b"\0" in path
 
@@ -115,6 +127,7 @@ def check_paths(rows: Segment, issues: Issues) -> Collection[bytes]:
 
 
 def check_links(rows: Segment, issues: Issues) -> None:
+    """Checks the texts of links, and proves that each stays inside."""
     paths = [path for path, kind in zip(rows.paths, rows.kinds, strict=True) if kind == table.LINK]
     for path, text, original in zip(paths, rows.texts, rows.originals, strict=True):
         if not text or text.startswith(b"/"):
@@ -127,6 +140,7 @@ def check_links(rows: Segment, issues: Issues) -> None:
 
 
 def check_files(rows: Segment, issues: Issues, size_of: Callable[[bytes], int | None]) -> None:
+    """Checks sizes, groups and blocks of files; *size_of* gives the size of a block that came or is held."""
     # Taken one by one: a list of them would be several times as large as the column.
     digests = memoryview(rows.digests)
     first_of_group: dict[int, int] = {}
@@ -170,6 +184,7 @@ def _metadata(rows: Segment, row: int) -> tuple[int, ...]:
 
 
 def is_rising_below(places: array[int] | range, end: int) -> bool:
+    """Whether block positions rise and stay below *end*."""
     last = -1
     for place in places:
         if place <= last:
@@ -179,6 +194,7 @@ def is_rising_below(places: array[int] | range, end: int) -> bool:
 
 
 def check_excluded(rows: Segment, issues: Issues, directories: Collection[bytes]) -> None:
+    """Checks excluded rows against the entries and each other."""
     kinds = _kinds_of(rows, set(rows.excluded_paths))
     changed = {path for path, flag in zip(rows.flag_paths, rows.flags, strict=True) if flag == table.CHANGED}
     if not is_rising(rows.excluded_paths):
@@ -212,6 +228,7 @@ def _excluded(rows: Segment) -> Iterator[tuple[bytes, int, int]]:
 
 
 def check_flags(rows: Segment, issues: Issues, directories: Collection[bytes]) -> None:
+    """Checks flags against entries and excluded rows."""
     kinds = _kinds_of(rows, set(rows.flag_paths))
     excluded = set(rows.excluded_paths)
     if not is_rising(rows.flag_paths):
