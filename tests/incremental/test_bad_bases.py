@@ -155,38 +155,54 @@ def renamed(rows: Segment, prefixes: bytes) -> tuple[Segment, bytes]:
     return rows, prefixes
 
 
-def resized(rows: Segment, prefixes: bytes) -> tuple[Segment, bytes]:
-    rows.sizes[3] += 1
-    return rows, prefixes
+NONE: dict[str, Callable[[Path], object]] = {
+    "newer format": lambda path: altered(path, format=2),
+    "sealed": lambda path: altered(path, sealed="x"),
+    "another target": lambda path: altered(path, source="local:/elsewhere"),
+    "another workspace": lambda path: altered(path, workspace="more"),
+    "a pack by no name": lambda path: altered(path, packs=["../x"]),
+    "no parts": lambda path: altered(path, parts=[]),
+    "parts that are no bytes": lambda path: altered(path, parts=["x"]),
+    "fewer digests": lambda path: altered(path, digests=b""),
+    "empty": lambda path: rewrite(path, b""),
+    "cut off": lambda path: rewrite(path, path.read_bytes()[:-1]),
+    "gone": lambda path: path.unlink(),
+}
 
 
-LIES: dict[str, Callable[[Repeated, Path], object]] = {
-    "newer format": lambda known, path: altered(path, format=2),
-    "sealed": lambda known, path: altered(path, sealed="x"),
-    "another identity": lambda known, path: altered(path, identity="00" * 32),
-    "another number": lambda known, path: altered(path, number=7),
-    "another target": lambda known, path: altered(path, source="local:/elsewhere"),
-    "another workspace": lambda known, path: altered(path, workspace="more"),
-    "packs that are not there": lambda known, path: altered(path, packs=["00" * 16]),
-    "no parts": lambda known, path: altered(path, parts=[], firsts=b"", digests=b""),
-    "a part that is none": lambda known, path: altered(path, parts=[b"junk"]),
-    "a part of another size": lambda known, path: altered(path, parts=[b"\xff\0\0\0" + encode_part(b"x")[4:]]),
-    "fewer digests": lambda known, path: altered(path, digests=b""),
-    "other digests": lambda known, path: altered(path, digests=bytes(32)),
-    "fewer rows": lambda known, path: other_parts(path, fewer),
-    "other names": lambda known, path: other_parts(path, renamed),
-    "other sizes": lambda known, path: other_parts(path, resized),
-    "other content": lambda known, path: other_parts(path, swapped),
-    "empty": lambda known, path: rewrite(path, b""),
-    "cut off": lambda known, path: rewrite(path, path.read_bytes()[:-1]),
-    "gone": lambda known, path: path.unlink(),
+def test_a_scan_cache_that_is_none(known: Repeated) -> None:
+    """What cannot be read is as good as nothing; the newest snapshot of the target serves without it."""
+    path = scan_file(known.store)
+    data = path.read_bytes()
+    (record,) = known.store.log("demo")
+    for what, damage in NONE.items():
+        rewrite(path, data)
+        assert known.store.read_scan("demo", record.source) is not None
+        damage(path)
+        assert known.store.read_scan("demo", record.source) is None, what
+    taken = known.checked()
+    assert (taken.capture.reused, taken.files_read) == (True, FILES)
+    assert taken.received < 8000
+    assert known.again().files_read == 0
+
+
+LIES: dict[str, Callable[[Path], object]] = {
+    "another identity": lambda path: altered(path, identity="00" * 32),
+    "another number": lambda path: altered(path, number=7),
+    "packs that are not there": lambda path: altered(path, packs=["00" * 16]),
+    "a part that is none": lambda path: altered(path, parts=[b"junk"]),
+    "a part of another size": lambda path: altered(path, parts=[b"\xff\0\0\0" + encode_part(b"x")[4:]]),
+    "other digests": lambda path: altered(path, digests=bytes(32)),
+    "fewer rows": lambda path: other_parts(path, fewer),
+    "other names": lambda path: other_parts(path, renamed),
+    "other content": lambda path: other_parts(path, swapped),
 }
 
 
 @pytest.mark.parametrize("what", LIES)
 def test_a_scan_cache_that_lies(what: str, known: Repeated) -> None:
     """The truth is captured at once, or an error says to try again, and then it is; the next cache is right."""
-    LIES[what](known, scan_file(known.store))
+    LIES[what](scan_file(known.store))
     (known.root / "d001" / "f00001").write_bytes(b"changed")
     try:
         taken = known.again()
