@@ -17,6 +17,7 @@ from sandlift.errors import RemoteProtocolError, StoreDamaged, UsageError
 from sandlift.holding import Holding, PartialHolding, Place, SnapshotHolding, prefixes_of
 from sandlift.selection import select
 from sandlift.store import PartialCapture, RefRecord, ScanCache, Store
+from sandlift.targets import Target
 from sandlift_helper import parts, table, wire
 from sandlift_helper.table import CLAIM_SIZE, Segment
 
@@ -249,30 +250,35 @@ class Base:
         raise KeyError(digest)
 
 
-def find_own(store: Store, workspace: str, source: str, named: str) -> OwnBase | None:
+def find_own(store: Store, workspace: str, target: Target, named: str) -> OwnBase | None:
     """Returns the own base that *named* asks for: ``auto``, ``none``, or a ref of this very target.
 
     Raises UsageError for a ref that is not of this target, UnknownRef, StoreDamaged, StoreNewer.
     """
     if named == "none":
         return None
-    cache = store.read_scan(workspace, source)
+    cache = store.read_scan(workspace, target.key())
     if named != "auto":
-        return _named(store, workspace, source, named, cache)
+        return _named(store, workspace, target, named, cache)
     if cache and (found := store.find_ref(workspace, cache.number)) and found.snapshot == cache.identity.hex():
         is_there = store.has_packs(cache.packs) and store.has_snapshot(cache.identity)
         return OwnBase(store, found, cache) if is_there else None
-    return _newest_of(store, workspace, source)
+    return _newest_of(store, workspace, target)
 
 
-def _named(store: Store, workspace: str, source: str, named: str, cache: ScanCache | None) -> OwnBase:
+def _is_of(record: RefRecord, target: Target) -> bool:
+    """Whether a ref is of this very target, as far as it tells: behind a command prefix are many of one name."""
+    return target.scheme != "via" and record.source == target.source()
+
+
+def _named(store: Store, workspace: str, target: Target, named: str, cache: ScanCache | None) -> OwnBase:
     record = store.resolve(named)
     if isinstance(record, bytes) or record.workspace != workspace:
         raise UsageError(f"--base {named}: no ref of {workspace}", hint="--like takes any snapshot")
     is_here = cache is not None and cache.identity.hex() == record.snapshot
-    if not is_here and record.source != source:
+    if not is_here and not _is_of(record, target):
         raise UsageError(
-            f"--base {named}: {record.name} was captured from {record.source}, not from here",
+            f"--base {named}: {record.name} was captured from {record.source}, and that is not known to be here",
             hint="--like takes it, and asks for proof of each block",
         )
     if store.packs_of(bytes.fromhex(record.snapshot)) is None:
@@ -282,11 +288,11 @@ def _named(store: Store, workspace: str, source: str, named: str, cache: ScanCac
     return OwnBase(store, record, cache if is_here else None)
 
 
-def _newest_of(store: Store, workspace: str, source: str) -> OwnBase | None:
+def _newest_of(store: Store, workspace: str, target: Target) -> OwnBase | None:
     from itertools import islice
 
     for record in islice(store.log(workspace), LOOK_BACK) if workspace in store.workspaces() else ():
-        if record.source == source:
+        if _is_of(record, target):
             return OwnBase(store, record, None) if store.packs_of(bytes.fromhex(record.snapshot)) is not None else None
     return None
 

@@ -132,9 +132,9 @@ def _offer(store: Store, spec: CaptureSpec) -> tuple[Store, Base]:
     from sandlift.store import check_name
 
     check_name(spec.workspace)
-    source = spec.target.source()
-    partial = store.read_partial(spec.workspace, source) if spec.base != "none" else None
-    return store, Base(store, find_own(store, spec.workspace, source, spec.base), find_like(store, spec.like), partial)
+    partial = store.read_partial(spec.workspace, spec.target.key()) if spec.base != "none" else None
+    own = find_own(store, spec.workspace, spec.target, spec.base)
+    return store, Base(store, own, find_like(store, spec.like), partial)
 
 
 class _Capturing:
@@ -291,7 +291,9 @@ class _Capturing:
             # The clock was set meanwhile, so no age is known.
             rows.settled = bytearray(len(rows.settled))
         if self._gathering.has_stamps:
-            self._store.write_scan(scan_cache(rows, record, instance=self._base.instance, packs=packs))
+            self._store.write_scan(
+                scan_cache(rows, record, target=self._spec.target.key(), instance=self._base.instance, packs=packs)
+            )
         return record, manifest.counts
 
     def _keep_partial(self, shelf: Shelf, pack: PackWriter, error: SandliftError) -> None:
@@ -300,7 +302,8 @@ class _Capturing:
 
         shelf.drain()
         shelf.check()
-        if keep(self._store, self._base, self._gathering, pack, shelf.brought, self._provenance):
+        target = self._spec.target.key()
+        if keep(self._store, self._base, self._gathering, pack, shelf.brought, self._provenance, target):
             error.hint = (
                 "what had come is kept: the same capture goes on from there, and"
                 f" sandlift salvage {self._spec.workspace} makes a snapshot of it"

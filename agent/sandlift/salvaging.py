@@ -27,6 +27,7 @@ def keep(
     pack: PackWriter,
     brought: Brought,
     provenance: Provenance,
+    target: str,
 ) -> bool:
     """Stores what came as the target's partial; returns whether there was anything worth it."""
     earlier, rows = base.partial, gathering.rows
@@ -46,6 +47,7 @@ def keep(
     store.write_partial(
         PartialCapture(
             workspace=provenance.workspace,
+            target=target,
             source=provenance.source,
             capture_id=provenance.capture_id,
             packs=tuple(blocks.packs),
@@ -121,6 +123,6 @@ def salvage(store: Store, partial: PartialCapture, limits: Limits, deadline: Dea
     with store.begin_pack(provenance.capture_id) as pack:
         record, packs = commit(store, pack, manifest, lambda _: None, provenance, deadline, place)
     if gathering.has_stamps:
-        store.write_scan(scan_cache(gathering.rows, record, instance=b"", packs=packs))
+        store.write_scan(scan_cache(gathering.rows, record, target=partial.target, instance=b"", packs=packs))
     store.remove_partial(partial)
     return record, manifest.counts

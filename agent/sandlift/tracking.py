@@ -21,7 +21,7 @@ _NEVER = bytes(32)
 _PLAIN = ("paths", "modes", "mtimes_ns", "uids", "gids", "sizes", "ctimes_ns", "inodes", "settled")
 
 
-def scan_cache(rows: Segment, record: RefRecord, *, instance: bytes, packs: Iterable[str]) -> ScanCache:
+def scan_cache(rows: Segment, record: RefRecord, *, target: str, instance: bytes, packs: Iterable[str]) -> ScanCache:
     """Returns the scan cache of the target that *record* was captured from.
 
     *rows* are those of the snapshot, with a stamp for each file.  A part in which anything could differ unseen
@@ -52,6 +52,7 @@ def scan_cache(rows: Segment, record: RefRecord, *, instance: bytes, packs: Iter
         joined, digests, encoded = b"", [], []
     return ScanCache(
         workspace=record.workspace,
+        target=target,
         source=record.source,
         identity=bytes.fromhex(record.snapshot),
         number=record.number,

@@ -17,7 +17,7 @@ from sandlift.capturing import CaptureSpec, capture
 from sandlift.deadline import Deadline
 from sandlift.manifest import Manifest
 from sandlift.model import Event
-from sandlift.store import Store
+from sandlift.store import ScanCache, Store, records
 from sandlift.targets import parse_target
 from sandlift.transports import open_transport
 
@@ -210,3 +210,10 @@ def copy_tree(source: Path, to: Path) -> Path:
     """A copy with the same times, modes and hard links, as another sandbox would hold it."""
     subprocess.run(["cp", "-a", source, to], check=True)
     return to
+
+
+def scan_of(store: Store) -> ScanCache | None:
+    """The one scan cache of the store."""
+    (info,) = store.objects.list("scans/")
+    fields = records.decode(store.objects.get(info.key, max_bytes=1 << 30), "it")
+    return store.read_scan(str(fields["workspace"]), str(fields["target"]))

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from incremental.again import Repeated, fill, packs, rewrite, scan_file
 
+from sandlift.box import connect
 from sandlift.capturing import _Capturing
 from sandlift.errors import StoreDamaged, UsageError
 from sandlift.store import Store, encode_part, records
+from sandlift.targets import parse_target
 from sandlift_helper import parts
 from sandlift_helper.table import Segment
 
@@ -112,7 +114,7 @@ def test_of_another_workspace_or_target(known: Repeated) -> None:
     with pytest.raises(UsageError, match="no ref of demo") as caught:
         known.again(base="more@1")
     assert "--like" in caught.value.hint
-    with pytest.raises(UsageError, match="not from here") as caught:
+    with pytest.raises(UsageError, match="that is not known to be here") as caught:
         known.again(other, base="demo@1")
     assert "--like" in caught.value.hint
     with pytest.raises(UsageError):
@@ -158,7 +160,7 @@ def renamed(rows: Segment, prefixes: bytes) -> tuple[Segment, bytes]:
 NONE: dict[str, Callable[[Path], object]] = {
     "newer format": lambda path: altered(path, format=2),
     "sealed": lambda path: altered(path, sealed="x"),
-    "another target": lambda path: altered(path, source="local:/elsewhere"),
+    "another target": lambda path: altered(path, target="0" * 64),
     "another workspace": lambda path: altered(path, workspace="more"),
     "a pack by no name": lambda path: altered(path, packs=["../x"]),
     "no parts": lambda path: altered(path, parts=[]),
@@ -177,9 +179,9 @@ def test_a_scan_cache_that_is_none(known: Repeated) -> None:
     (record,) = known.store.log("demo")
     for what, damage in NONE.items():
         rewrite(path, data)
-        assert known.store.read_scan("demo", record.source) is not None
+        assert known.store.read_scan("demo", parse_target(record.source).key()) is not None
         damage(path)
-        assert known.store.read_scan("demo", record.source) is None, what
+        assert known.store.read_scan("demo", parse_target(record.source).key()) is None, what
     taken = known.checked()
     assert (taken.capture.reused, taken.files_read) == (True, FILES)
     assert taken.received < 8000
@@ -231,13 +233,13 @@ def test_flipped_bits_in_a_scan_cache(known: Repeated) -> None:
     path = scan_file(known.store)
     data = path.read_bytes()
     (record,) = known.store.log("demo")
-    assert known.store.read_scan("demo", record.source) is not None
+    assert known.store.read_scan("demo", parse_target(record.source).key()) is not None
     chance = random.Random(5)
     for _ in range(200):
         broken = bytearray(data)
         broken[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         rewrite(path, bytes(broken))
-        assert known.store.read_scan("demo", record.source) is None
+        assert known.store.read_scan("demo", parse_target(record.source).key()) is None
     taken = known.checked()
     assert taken.capture.reused
     assert taken.files_read == FILES
@@ -258,3 +260,18 @@ def test_a_damaged_block_of_an_own_base(known: Repeated) -> None:
     report = known.store.verify()
     assert not report.is_sound
     assert {ref for damage in report.damaged for ref in damage.refs} == {"demo@1", "demo@2"}
+
+
+def test_two_sandboxes_behind_one_program_are_two(known: Repeated, tmp_path: Path) -> None:
+    """What one container gave is no base of another, though only the words of a command prefix tell them apart."""
+    other = tmp_path / "other"
+    shutil.copytree(known.root, other, symlinks=True)
+    received = []
+    for word, root in (("c1", known.root), ("c1", known.root), ("c2", other)):
+        prefix = ("env", f"CONTAINER={word}")
+        with connect(str(root), via=" ".join(prefix)) as box:
+            taken = box.capture(known.store, "boxes")
+        received.append(taken.wire.received)
+    # The first of each brings everything, the second of one and the same nothing.
+    assert received[1] < received[0] // 4
+    assert received[2] > received[0] * 3 // 4

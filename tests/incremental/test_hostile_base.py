@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from incremental.again import scan_of
 from protocol.replay import fix_nonce, leaves_nothing, run_prefix
 from protocol.stream import Stream, add_file, digest_of, message, root_segment
 
@@ -58,12 +59,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     with Store.open(tmp_path / "store", create=True) as opened:
         made = have(Stream().hello()).content(*FILES.values()).manifest(stamped(FILES)).end(steady=1)
         run(made, opened, tmp_path)
-        assert opened.read_scan("demo", source_of(opened)) is not None
+        assert scan_of(opened) is not None
         yield opened
-
-
-def source_of(store: Store) -> str:
-    return next(iter(store.log("demo"))).source
 
 
 def run(
@@ -385,7 +382,7 @@ def test_rows_without_stamps_make_no_base(store: Store, tmp_path: Path) -> None:
         add_file(plain, path, block)
     made = have(begun(), same=b"\0", kept=b"\0").content(b"new", *FILES.values()).manifest(plain).end(steady=1)
     assert run(made, store, tmp_path).counts.files == 4
-    cache = store.read_scan("demo", source_of(store))
+    cache = scan_of(store)
     assert cache is not None and cache.number == 1
     # It is that of the snapshot before, which is as it was.
     made = have(begun(), same=b"\1").end(steady=1)

@@ -246,7 +246,7 @@ BROKEN: dict[str, Callable[[Store], object]] = {
     "empty": lambda store: rewrite(partial_file(store), b""),
     "a newer format": lambda store: rewrite(partial_file(store), altered(partial_file(store).read_bytes(), format=2)),
     "another target's": lambda store: rewrite(
-        partial_file(store), altered(partial_file(store).read_bytes(), source="local:/elsewhere")
+        partial_file(store), altered(partial_file(store).read_bytes(), target="0" * 64)
     ),
     "columns that do not fit": lambda store: rewrite(
         partial_file(store), altered(partial_file(store).read_bytes(), sizes=b"")
@@ -271,10 +271,10 @@ def test_what_is_left_is_broken_too(repeated: Repeated, line: Line) -> None:
     left = broken(repeated, line, whole * 9 // 10)
     path = partial_file(repeated.store)
     data = path.read_bytes()
-    assert repeated.store.read_partial("demo", left.source) == left
+    assert repeated.store.read_partial("demo", left.target) == left
     for what, damage in BROKEN.items():
         damage(repeated.store)
-        assert repeated.store.read_partial("demo", left.source) is None, what
+        assert repeated.store.read_partial("demo", left.target) is None, what
         if what != "its pack is gone":
             assert repeated.store.partials() == [], what
             rewrite(path, data)
@@ -308,7 +308,7 @@ def test_a_damaged_pack_is_told_by_verify(repeated: Repeated, line: Line) -> Non
 def test_salvage_asks_which(repeated: Repeated, line: Line) -> None:
     store = repeated.store
     left = broken(repeated, line, whole_size(repeated, line) * 9 // 10)
-    store.write_partial(replace(left, source="ssh://box/work"))
+    store.write_partial(replace(left, target="0" * 64, source="ssh://box/work"))
     refused = run("salvage", "demo", "--store", store.location, "--json")
     assert (refused.status, refused.error["code"]) == (2, "options")
     assert left.source in refused.error["hint"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from e2e.conftest import local
-from incremental.again import TICK_S, Repeated, fill, noise
+from incremental.again import TICK_S, Repeated, fill, noise, scan_of
 from incremental.tracing import Trace
 
 from sandlift.capturing import SETTLE_S
@@ -50,7 +50,7 @@ def taken_settled(repeated: Repeated) -> list[int]:
     """What the scan cache says of each file."""
     from sandlift_helper import parts
 
-    (cache,) = (repeated.store.read_scan("demo", record.source) for record in list(repeated.store.log("demo"))[:1])
+    cache = scan_of(repeated.store)
     assert cache is not None
     return [flag for number in range(len(cache.parts)) for flag in parts.decode_known(cache.decode(number))[0].settled]
 

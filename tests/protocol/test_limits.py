@@ -14,7 +14,7 @@ from capture.refusal import accept, refuse, stream
 from protocol.stream import Stream, add_file, member, message, pack, root_segment, small
 from protocol.test_validate import LIMITS, many
 
-from sandlift import errors, validate
+from sandlift import errors, gathering
 from sandlift.errors import HostLimit, RemoteProtocolError, SandliftError
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.session import HAVE_MAX
@@ -112,9 +112,9 @@ def test_every_limit_is_met_here() -> None:
 
 
 HEADS: dict[str, tuple[int, int, Callable[[int], Segment]]] = {
-    "entries": (1, validate.ENTRY_BYTES, many),
-    "excluded": (5, validate.EXCLUDED_BYTES, excluded),
-    "flags": (9, validate.FLAG_BYTES, flagged),
+    "entries": (1, gathering.ENTRY_BYTES, many),
+    "excluded": (5, gathering.EXCLUDED_BYTES, excluded),
+    "flags": (9, gathering.FLAG_BYTES, flagged),
 }
 
 

@@ -98,6 +98,7 @@ def restore(
             store.write_scan(
                 ScanCache(
                     workspace=named.workspace,
+                    target=spec.target.key(),
                     source=spec.target.source(),
                     identity=snapshot.identity,
                     number=named.number,

@@ -167,9 +167,9 @@ class Store:
             return False
         return True
 
-    def read_scan(self, workspace: str, source: str) -> ScanCache | None:
+    def read_scan(self, workspace: str, target: str) -> ScanCache | None:
         """Returns the scan cache of a target, or None; see `scans.read`."""
-        return scans.read(self.objects, workspace, source)
+        return scans.read(self.objects, workspace, target)
 
     def write_scan(self, cache: ScanCache) -> None:
         """Replaces the scan cache of a target; see `scans.write`.  Where the store takes none, time is lost."""
@@ -180,9 +180,9 @@ class Store:
         """Removes a scan cache that is of no use; see `scans.remove`."""
         scans.remove(self.objects, cache)
 
-    def read_partial(self, workspace: str, source: str) -> PartialCapture | None:
+    def read_partial(self, workspace: str, target: str) -> PartialCapture | None:
         """Returns what is left of a target's broken capture, or None, also when its pack is gone."""
-        found = partials.read(self.objects, workspace, source)
+        found = partials.read(self.objects, workspace, target)
         return found if found is not None and self.has_packs(found.packs) else None
 
     def write_partial(self, partial: PartialCapture) -> None:

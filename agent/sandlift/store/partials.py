@@ -5,7 +5,8 @@ An object ``partials/<workspace>/@<target>`` (as in `sandlift.store.scans`) is a
     capture_id   of the capture that broke off
     packs        the packs that hold its blocks, stored before the partial: its own, and those of captures that
                  broke off before it
-    source       the target's URL without credentials
+    target       64 hex digits that no other target has
+    source       the target's URL without credentials, for people
     started      when that capture began
     rules        what decided about paths and links, as text
     digests      of the blocks, 32 bytes each; beside it the columns ``sizes`` (u32), ``pack_index`` (u32) and
@@ -44,6 +45,7 @@ class PartialCapture:
     """What one broken capture left."""
 
     workspace: str
+    target: str
     source: str
     capture_id: str
     packs: tuple[str, ...]
@@ -63,9 +65,9 @@ class PartialCapture:
     awaited: bytes = b""
 
 
-def key_of(workspace: str, source: str) -> str:
-    """Returns the key of a target's partial.  Raises BadName."""
-    return f"partials/{check_name(workspace)}/@{target_digits(source)}"
+def key_of(workspace: str, target: str) -> str:
+    """Returns the key of a target's partial.  Raises BadName, ValueError."""
+    return f"partials/{check_name(workspace)}/@{target_digits(target)}"
 
 
 def write(objects: Objects, partial: PartialCapture) -> None:
@@ -76,22 +78,22 @@ def write(objects: Objects, partial: PartialCapture) -> None:
         "rules": list(partial.rules),
         "packs": list(partial.packs),
     }
-    for name in ("workspace", "source", "capture_id", "started", "ended", *_BYTES):
+    for name in ("workspace", "target", "source", "capture_id", "started", "ended", *_BYTES):
         fields[name] = getattr(partial, name)
     for name in _COLUMNS:
         fields[name] = _column(getattr(partial, name))
-    with objects.put(key_of(partial.workspace, partial.source)) as writer:
+    with objects.put(key_of(partial.workspace, partial.target)) as writer:
         writer.write(records.encode(fields))
         writer.commit()
 
 
-def read(objects: Objects, workspace: str, source: str) -> PartialCapture | None:
+def read(objects: Objects, workspace: str, target: str) -> PartialCapture | None:
     """Returns the partial of a target, or None when there is none that can be read."""
     try:
-        found = read_at(objects, key_of(workspace, source))
+        found = read_at(objects, key_of(workspace, target))
     except (UnknownObject, StoreDamaged, StoreNewer, ValueError):
         return None
-    return found if (found.workspace, found.source) == (workspace, source) else None
+    return found if (found.workspace, found.target) == (workspace, target) else None
 
 
 def read_at(objects: Objects, key: str) -> PartialCapture:
@@ -115,6 +117,7 @@ def read_at(objects: Objects, key: str) -> PartialCapture:
         raise StoreDamaged(f"{what} has columns that do not fit together")
     return PartialCapture(
         workspace=stored.text("workspace"),
+        target=stored.text("target"),
         source=stored.text("source"),
         capture_id=stored.digits("capture_id", 32),
         packs=names,
@@ -141,14 +144,14 @@ def log(objects: Objects, workspace: str | None = None) -> list[PartialCapture]:
             partial = read_at(objects, info.key)
         except (UnknownObject, StoreDamaged, StoreNewer, ValueError):
             continue
-        if info.key == key_of(partial.workspace, partial.source) and workspace in (None, partial.workspace):
+        if info.key == key_of(partial.workspace, partial.target) and workspace in (None, partial.workspace):
             found.append(partial)
     return sorted(found, key=lambda partial: partial.ended)
 
 
 def remove(objects: Objects, partial: PartialCapture) -> None:
     """Removes a partial; its packs stay, since snapshots may name them by now."""
-    objects.delete(key_of(partial.workspace, partial.source))
+    objects.delete(key_of(partial.workspace, partial.target))
 
 
 def collect(objects: Objects, partial: PartialCapture) -> None:

@@ -1,11 +1,12 @@
 """Scan caches: what a target's files looked like when the newest snapshot of it was taken.
 
-An object ``scans/<workspace>/@<target>`` (32 hex digits of the SHA-256 of the target's URL without credentials) is
+An object ``scans/<workspace>/@<target>`` (32 hex digits that stand for the target with all that belongs to it) is
 a record (`sandlift.store.records`) with
 
     identity    of the snapshot that it describes
     number      of a ref of the workspace that names that snapshot
-    source      the target's URL
+    target      64 hex digits that no other target has
+    source      the target's URL without credentials, for people
     instance    32 bytes that the helper gave for the machine and the mount; empty after a restore
     packs       the packs of the snapshot
     firsts      the first path of each part of the table, each followed by NUL
@@ -20,7 +21,6 @@ none.
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from dataclasses import dataclass
 from typing import Final
@@ -40,6 +40,7 @@ class ScanCache:
     """What is known of a target's tree."""
 
     workspace: str
+    target: str
     source: str
     identity: bytes
     number: int
@@ -68,19 +69,21 @@ def encode_part(data: bytes) -> bytes:
     return len(data).to_bytes(4, "little") + zlib.compress(data, 1)
 
 
-def key_of(workspace: str, source: str) -> str:
-    """Returns the key of a target's scan cache.  Raises BadName."""
-    return f"scans/{check_name(workspace)}/@{target_digits(source)}"
+def key_of(workspace: str, target: str) -> str:
+    """Returns the key of a target's scan cache.  Raises BadName, ValueError."""
+    return f"scans/{check_name(workspace)}/@{target_digits(target)}"
 
 
-def target_digits(source: str) -> str:
-    """Returns 32 hex digits that stand for a target in keys."""
-    return hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+def target_digits(target: str) -> str:
+    """Returns the digits that stand for a target in keys.  Raises ValueError unless *target* is 64 hex digits."""
+    if len(bytes.fromhex(target)) != 32:
+        raise ValueError(f"no target: {target!a}")
+    return target[:32]
 
 
-def read(objects: Objects, workspace: str, source: str) -> ScanCache | None:
+def read(objects: Objects, workspace: str, target: str) -> ScanCache | None:
     """Returns the scan cache of a target, or None when there is none that can be read."""
-    key = key_of(workspace, source)
+    key = key_of(workspace, target)
     what = f"the scan cache {key}"
     try:
         fields = records.decode(objects.get(key, max_bytes=SCAN_MAX), what)
@@ -99,6 +102,7 @@ def read(objects: Objects, workspace: str, source: str) -> ScanCache | None:
             return None
         found = ScanCache(
             workspace=stored.text("workspace"),
+            target=stored.text("target"),
             source=stored.text("source"),
             identity=bytes.fromhex(stored.digits("identity", 64)),
             number=stored.count("number"),
@@ -112,12 +116,12 @@ def read(objects: Objects, workspace: str, source: str) -> ScanCache | None:
             pack_format.key_of(name)
     except (UnknownObject, StoreDamaged, StoreNewer, ValueError):
         return None
-    return found if (found.workspace, found.source) == (workspace, source) else None
+    return found if (found.workspace, found.target) == (workspace, target) else None
 
 
 def remove(objects: Objects, cache: ScanCache) -> None:
     """Removes a scan cache; a missing one is no error."""
-    objects.delete(key_of(cache.workspace, cache.source))
+    objects.delete(key_of(cache.workspace, cache.target))
 
 
 def write(objects: Objects, cache: ScanCache) -> None:
@@ -127,6 +131,7 @@ def write(objects: Objects, cache: ScanCache) -> None:
             "format": records.FORMAT,
             "sealed": None,
             "workspace": cache.workspace,
+            "target": cache.target,
             "source": cache.source,
             "identity": cache.identity.hex(),
             "number": cache.number,
@@ -137,6 +142,6 @@ def write(objects: Objects, cache: ScanCache) -> None:
             "parts": list(cache.parts),
         }
     )
-    with objects.put(key_of(cache.workspace, cache.source)) as writer:
+    with objects.put(key_of(cache.workspace, cache.target)) as writer:
         writer.write(data)
         writer.commit()
