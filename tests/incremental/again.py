@@ -213,7 +213,9 @@ def copy_tree(source: Path, to: Path) -> Path:
 
 
 def scan_of(store: Store) -> ScanCache | None:
-    """The one scan cache of the store."""
-    (info,) = store.objects.list("scans/")
-    fields = records.decode(store.objects.get(info.key, max_bytes=1 << 30), "it")
-    return store.read_scan(str(fields["workspace"]), str(fields["target"]))
+    """The scan cache of the newest ref that has one."""
+    found = []
+    for info in store.objects.list("scans/"):
+        fields = records.decode(store.objects.get(info.key, max_bytes=1 << 30), "it")
+        found.append(store.read_scan(str(fields["workspace"]), str(fields["target"])))
+    return max(found, key=lambda cache: cache.number if cache else 0)
