@@ -19,7 +19,7 @@ from sandlift.selection import select
 from sandlift.store import PartialCapture, RefRecord, ScanCache, Store
 from sandlift.targets import Target
 from sandlift_helper import parts, table, wire
-from sandlift_helper.table import CLAIM_SIZE, Segment
+from sandlift_helper.table import CLAIM_SIZE, PROOF_SIZE, Segment
 
 LOOK_BACK = 16
 """Refs that are looked at for one of the same target, where there is no scan cache."""
@@ -224,7 +224,7 @@ class Base:
                         proofs[digest] = bytes(claims[at + 8 : at + CLAIM_SIZE])
             self._tried |= proofs.keys()
             for digest, block in holding.read(list(proofs)):
-                if hashlib.sha256(nonce + block).digest() == proofs[digest]:
+                if hashlib.sha256(nonce + block).digest()[:PROOF_SIZE] == proofs[digest]:
                     self._proven.add(digest)
 
     def _holders(self, digest: bytes) -> Iterator[Holding]:

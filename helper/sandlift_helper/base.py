@@ -102,7 +102,7 @@ class Known:
         if _has(self._like, prefix):
             summed = sha256(self._nonce)
             summed.update(block)
-            return digest[:8] + summed.digest()
+            return digest[:8] + summed.digest()[: table.PROOF_SIZE]
         return None
 
 

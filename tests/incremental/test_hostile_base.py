@@ -289,7 +289,7 @@ def test_what_is_kept_counts_towards_the_limits(store: Store, tmp_path: Path) ->
 def proof(block: bytes, nonce: bytes = bytes(range(16))) -> bytes:
     from hashlib import sha256
 
-    return digest_of(block)[:8] + sha256(nonce + block).digest()
+    return digest_of(block)[:8] + sha256(nonce + block).digest()[:16]
 
 
 def claim(segment: Segment, *proofs: bytes) -> Segment:
@@ -306,12 +306,12 @@ def test_a_proof_counts(store: Store, tmp_path: Path) -> None:
 NO_PROOFS: dict[str, list[bytes]] = {
     "none": [],
     "of another run": [proof(block, bytes(16)) for block in FILES.values()],
-    "of the digest alone": [digest_of(block)[:8] + digest_of(digest_of(block)) for block in FILES.values()],
+    "of the digest alone": [digest_of(block)[:8] + digest_of(digest_of(block))[:16] for block in FILES.values()],
     "of the digest after the nonce": [proof(block)[:8] + proof(digest_of(block))[8:] for block in FILES.values()],
     "of another block": [proof(block)[:8] + proof(b"other")[8:] for block in FILES.values()],
-    "of zeros": [proof(block)[:8] + bytes(32) for block in FILES.values()],
+    "of zeros": [proof(block)[:8] + bytes(16) for block in FILES.values()],
     "right, but after a wrong one": [
-        *(proof(block)[:8] + bytes(32) for block in FILES.values()),
+        *(proof(block)[:8] + bytes(16) for block in FILES.values()),
         b"later",
         *map(proof, FILES.values()),
     ],
@@ -347,7 +347,7 @@ def test_each_block_is_tried_once(store: Store, tmp_path: Path, monkeypatch: pyt
         return read(self, index, digest)
 
     monkeypatch.setattr(BlockReader, "read", counting)
-    wrong = [proof(block)[:8] + bytes(32) for block in FILES.values()]
+    wrong = [proof(block)[:8] + bytes(16) for block in FILES.values()]
     made = have(begun()).manifest(claim(stamped(FILES), *wrong * 3000))
     for _ in range(5):
         made.manifest(claim(Segment(), *wrong * 3000))
