@@ -4,7 +4,7 @@
         result = box.capture(store, "demo")
 
 All public names are here, each imported when it is first used.  Errors are in `sandlift.errors`, and the same calls
-as coroutines in `sandlift.aio`.
+as coroutines in the module `sandlift.aio`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandlift import aio
+    from sandlift import aio as aio
     from sandlift.box import Box, capture, connect, restore
     from sandlift.deadline import Cancel
     from sandlift.errors import SandliftError
@@ -37,7 +37,6 @@ __all__ = [
     "Store",
     "Survey",
     "__version__",
-    "aio",
     "capture",
     "connect",
     "restore",

@@ -48,7 +48,7 @@ def test_capture(own_place: Place) -> None:
     sizes = 11 + 1500 + (1 << 21) + 3 + 4 + 6 + (3 << 20) + 4 + 7
     assert found["counts"] == dict(zip(COUNTS, (3, 8, 2, sizes, 2, 0, 0, 0), strict=True))
     assert list(found["wire"]) == ["sent", "received"]
-    assert found["wire"]["sent"] > 10_000
+    assert found["wire"]["sent"] > 500
     assert found["wire"]["received"] > 500
     assert isinstance(found["seconds"], float)
     again = own_place.run("--json", "capture", own_place.root, "--as", "new/one").object

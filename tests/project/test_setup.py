@@ -181,13 +181,13 @@ def test_services_are_installed_once_by_root(project: Project) -> None:
     project.program(
         "apt-get",
         '#!/bin/sh\necho "apt-get $*" >>"$CALLS"\n'
-        f'for name in sshd ssh rsync zstd git shellcheck bsdtar busybox xz; do cp "$0" "{project.bin}/$name"; done\n',
+        f'for name in sshd ssh rsync zstd git shellcheck bsdtar busybox xz strace; do cp "$0" "{project.bin}/$name"; done\n',
     )
     assert project.setup("--services").returncode == 0
     apt = [call for call in project.installs() if call.startswith("apt-get")]
     assert len(apt) == 1
     assert apt[0].startswith("apt-get install -y --no-install-recommends ")
-    wanted = "openssh-client rsync zstd git shellcheck libarchive-tools busybox xz-utils"
+    wanted = "openssh-client rsync zstd git shellcheck libarchive-tools busybox xz-utils strace"
     assert set(wanted.split()) <= set(apt[0].split())
     again = project.setup("--services")
     assert (again.returncode, again.stderr) == (0, "")
