@@ -224,7 +224,10 @@ class Base:
                         proofs[digest] = bytes(claims[at + 8 : at + CLAIM_SIZE])
             self._tried |= proofs.keys()
             for digest, block in holding.read(list(proofs)):
-                if hashlib.sha256(nonce + block).digest()[:PROOF_SIZE] == proofs[digest]:
+                # What is damaged here hashes to something else as well, so the proof proves the block.
+                proof = hashlib.sha256(nonce)
+                proof.update(block)
+                if proof.digest()[:PROOF_SIZE] == proofs[digest]:
                     self._proven.add(digest)
 
     def _holders(self, digest: bytes) -> Iterator[Holding]:

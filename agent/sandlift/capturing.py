@@ -141,6 +141,7 @@ class _Capturing:
     """One capture, from its request on."""
 
     def __init__(self, run: HelperRun, store: Store, base: Base, spec: CaptureSpec, watch: Watch) -> None:
+        from sandlift.claims import Claims
         from sandlift.committing import Provenance
         from sandlift.content import Prover
         from sandlift.gathering import Gathering
@@ -152,6 +153,7 @@ class _Capturing:
         self._watch = watch
         self._gathering = Gathering(spec.limits)
         self._prover = Prover()
+        self._claims = Claims(lambda claims: base.take_claims(claims, run.session.nonce), run.deadline)
         self._end: Mapping[str, int] = {}
         self._missed = False
         self._provenance = Provenance(
@@ -173,7 +175,7 @@ class _Capturing:
             self._run.tell(frame)
         self._run.grant(CREDIT_FRAMES)
         begun = self._store.begin_pack(self._provenance.capture_id)
-        with begun as pack, Shelf(pack, self._run.grant, self._run.deadline) as shelf:
+        with begun as pack, Shelf(pack, self._run.grant, self._run.deadline) as shelf, self._claims:
             try:
                 self._listen(shelf)
             except (Truncated, SandboxGone) as error:
@@ -181,6 +183,7 @@ class _Capturing:
                 raise
             self._watch.progress("store")
             shelf.finish(self._end.get("blocks", -1))
+            self._claims.drain()
             if self._base.is_whole and self._gathering.is_empty and not shelf.brought:
                 record, counts = self._commit_again()
             else:
@@ -201,7 +204,7 @@ class _Capturing:
                 case session.ManifestSegment():
                     claims = self._gathering.add(self._prover.unpack_segment(event.payload))
                     if claims:
-                        self._base.take_claims(claims, self._run.session.nonce)
+                        self._claims.put(claims)
                 case session.Want():
                     for frame in self._base.wanted_parts(event.message):
                         self._run.tell(frame)
@@ -235,6 +238,7 @@ class _Capturing:
         if self._missed:
             raise RemoteProtocolError("the helper counts what it did not send twice")
         self._missed = True
+        self._claims.drain()
         shelf.drain()
         paths = self._gathering.missing(self._size_of(shelf))
         data = b"".join(path + b"\0" for path in paths)

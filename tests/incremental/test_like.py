@@ -131,7 +131,7 @@ def test_one_damaged_group_among_several(repeated: Repeated, sibling: Path, monk
     target = b"%08d" % 1 * 500
     read = SnapshotHolding.read
 
-    def lossy(self: SnapshotHolding, digests: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    def lossy(self: SnapshotHolding, digests: list[bytes]) -> Iterator[tuple[bytes, memoryview]]:
         return ((digest, block) for digest, block in read(self, digests) if block != target)
 
     monkeypatch.setattr(SnapshotHolding, "read", lossy)

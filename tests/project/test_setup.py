@@ -181,7 +181,8 @@ def test_services_are_installed_once_by_root(project: Project) -> None:
     project.program(
         "apt-get",
         '#!/bin/sh\necho "apt-get $*" >>"$CALLS"\n'
-        f'for name in sshd ssh rsync zstd git shellcheck bsdtar busybox xz strace; do cp "$0" "{project.bin}/$name"; done\n',
+        "for name in sshd ssh rsync zstd git shellcheck bsdtar busybox xz strace;"
+        f' do cp "$0" "{project.bin}/$name"; done\n',
     )
     assert project.setup("--services").returncode == 0
     apt = [call for call in project.installs() if call.startswith("apt-get")]

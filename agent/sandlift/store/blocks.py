@@ -42,6 +42,18 @@ class BlockReader:
 
         Raises StoreDamaged when the place holds anything else, IndexError when there is no such block.
         """
+        block = bytes(self.read_unproved(index))
+        if hashlib.sha256(block).digest() != digest:
+            pack = self.pack(self._snapshot.pack_index[index])
+            offset = self._snapshot.offsets[index]
+            raise StoreDamaged(f"the pack {pack.key} does not hold the block {digest.hex()} at {offset}")
+        return block
+
+    def read_unproved(self, index: int) -> memoryview:
+        """Returns what lies where the distinct block of that *index* should, for who proves it otherwise.
+
+        It is valid until the next call, and empty where no block begins.  Raises StoreDamaged, IndexError.
+        """
         offset = self._snapshot.offsets[index]
         pack_index = self._snapshot.pack_index[index]
         pack = self.pack(pack_index)
@@ -50,10 +62,7 @@ class BlockReader:
             self._load(pack, frame)
             self._at = (pack_index, frame)
         start, size = self._members.get(offset, (0, 0))
-        block = bytes(self._run[start : start + size])
-        if hashlib.sha256(block).digest() != digest:
-            raise StoreDamaged(f"the pack {pack.key} does not hold the block {digest.hex()} at {offset}")
-        return block
+        return self._run[start : start + size]
 
     def _load(self, pack: PackReader, frame: int) -> None:
         self._at = (-1, -1)
