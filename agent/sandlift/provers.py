@@ -92,6 +92,10 @@ class Provers:
                 check()
             self._under_way_bytes += frame.size_bytes
         with self._lock:
+            if not self._users:
+                # Whoever waited here has left meanwhile, and a thread that begins now would never end.
+                frame.settle(None, None)
+                return
             if len(self._threads) < self._threads_max and (self._queue.qsize() or not self._threads):
                 thread = threading.Thread(target=_prove, args=(self._queue,), name="sandlift-prover", daemon=True)
                 self._threads.append(thread)

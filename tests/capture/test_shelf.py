@@ -17,7 +17,7 @@ from protocol.stream import digest_of, member, pack, run_of
 from sandlift.box import connect
 from sandlift.deadline import Cancel, Deadline
 from sandlift.errors import DeadlineExceeded, Interrupted, RemoteProtocolError, StoreFull
-from sandlift.provers import Provers
+from sandlift.provers import Frame, Provers
 from sandlift.shelf import Shelf
 from sandlift.store import PackWriter, Store
 from sandlift_helper import members, wire
@@ -270,6 +270,17 @@ def test_what_is_abandoned_is_given_back_and_no_thread_stays(writer: PackWriter)
                 shelf.put(pack(run_of([os.urandom(50_000)]), wire.CODEC_ZLIB))
         assert pool._under_way_bytes == 0
         assert settles(lambda: provers() == [])
+
+
+def test_a_frame_that_comes_after_the_end_starts_nothing() -> None:
+    """As from a thread that waited for room while the capture was given up."""
+    pool = Provers()
+    with pool:
+        pass
+    frame = Frame(pack(run_of([b"late"])), lambda: False)
+    pool.take(frame, alone=lambda: True, check=lambda: None)
+    assert frame.result() is None
+    assert settles(lambda: provers() == [])
 
 
 # Whole captures
