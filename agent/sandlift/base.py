@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from sandlift.errors import RemoteProtocolError, StoreDamaged, UsageError
-from sandlift.holding import Holding, PartialHolding, Place, SnapshotHolding, prefixes_of
+from sandlift.holding import Holding, PartialHolding, Place, SnapshotHolding, first_place, first_size, prefixes_of
 from sandlift.selection import select
 from sandlift.store import PartialCapture, RefRecord, ScanCache, Store
 from sandlift.targets import Target
@@ -240,17 +240,11 @@ class Base:
 
     def size_bytes(self, digest: bytes) -> int | None:
         """Returns the size of a block that counts as held, or None."""
-        for holder in self._holders(digest):
-            if (size := holder.size_bytes(digest)) is not None:
-                return size
-        return None
+        return first_size(self._holders(digest), digest)
 
     def place(self, digest: bytes) -> Place:
         """Returns where a block that counts as held rests.  Raises KeyError for any other."""
-        for holder in self._holders(digest):
-            if (place := holder.place(digest)) is not None:
-                return place
-        raise KeyError(digest)
+        return first_place(self._holders(digest), digest)
 
 
 def find_own(store: Store, workspace: str, target: Target, named: str) -> OwnBase | None:
@@ -292,9 +286,7 @@ def _named(store: Store, workspace: str, target: Target, named: str, cache: Scan
 
 
 def _newest_of(store: Store, workspace: str, target: Target) -> OwnBase | None:
-    from itertools import islice
-
-    for record in islice(store.log(workspace), LOOK_BACK) if workspace in store.workspaces() else ():
+    for record in store.newest(workspace, LOOK_BACK):
         if _is_of(record, target):
             return OwnBase(store, record, None) if store.packs_of(bytes.fromhex(record.snapshot)) is not None else None
     return None

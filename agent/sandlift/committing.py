@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandlift import payload
 from sandlift.errors import StoreDamaged
-from sandlift.model import POLICY_VERSION, Capture, Counts, Wire
+from sandlift.model import POLICY_VERSION, Capture, Counts, Outcome, Wire
 from sandlift.store import RefRecord, StoredSnapshot
 from sandlift.watch import now
 
@@ -65,7 +65,17 @@ def commit(
     else:
         pack.abort()
     deadline.check("storing")
-    return store.create_ref(_record(manifest, provenance, reused=reused)), packs
+    counts = manifest.counts
+    record = _record(
+        provenance,
+        snapshot=manifest.identity.hex(),
+        content=manifest.content.hex(),
+        outcome=counts.outcome,
+        flags={"changed": counts.changed, "vanished": counts.vanished},
+        counts={name: getattr(counts, name) for name in Counts.__slots__},
+        reused=reused,
+    )
+    return store.create_ref(record), packs
 
 
 def _placed(
@@ -96,37 +106,39 @@ def _placed(
 def commit_again(store: Store, earlier: RefRecord, provenance: Provenance) -> RefRecord:
     """Stores the ref of a capture that found all as *earlier* has it; returns that."""
     return store.create_ref(
-        replace(
-            earlier,
-            number=0,
-            capture_id=provenance.capture_id,
-            workspace=provenance.workspace,
-            source=provenance.source,
-            started=provenance.started,
-            ended=now(),
-            rules=provenance.rules,
-            policy_version=POLICY_VERSION,
-            helper_digest=payload.digest(),
-            labels=dict(provenance.labels),
-            note=provenance.note,
+        _record(
+            provenance,
+            snapshot=earlier.snapshot,
+            content=earlier.content,
+            outcome=earlier.outcome,
+            flags=earlier.flags,
+            counts=earlier.counts,
             reused=True,
         )
     )
 
 
-def _record(manifest: Manifest, provenance: Provenance, *, reused: bool) -> RefRecord:
-    counts = manifest.counts
+def _record(
+    provenance: Provenance,
+    *,
+    snapshot: str,
+    content: str,
+    outcome: Outcome,
+    flags: Mapping[str, int],
+    counts: Mapping[str, int],
+    reused: bool,
+) -> RefRecord:
     return RefRecord(
         capture_id=provenance.capture_id,
-        snapshot=manifest.identity.hex(),
-        content=manifest.content.hex(),
+        snapshot=snapshot,
+        content=content,
         workspace=provenance.workspace,
         source=provenance.source,
         started=provenance.started,
         ended=now(),
-        outcome=counts.outcome,
-        flags={"changed": counts.changed, "vanished": counts.vanished},
-        counts={name: getattr(counts, name) for name in Counts.__slots__},
+        outcome=outcome,
+        flags=flags,
+        counts=counts,
         rules=provenance.rules,
         policy_version=POLICY_VERSION,
         # The link rule and the order of the table are the helper's, for an import too.

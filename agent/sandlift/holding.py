@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Protocol
 
@@ -104,10 +104,9 @@ class SnapshotHolding:
 
 
 class Brought(Mapping[bytes, int]):
-    """The blocks that one capture brings into a pack: the size of each, by digest, in the order in which they came."""
+    """The blocks that one capture brings into its pack: the size of each, by digest, in the order of their coming."""
 
-    def __init__(self, pack: str) -> None:
-        self.pack = pack
+    def __init__(self) -> None:
         self._index_of: dict[bytes, int] = {}
         self._sizes = array("I")
         self._offsets = array("Q")
@@ -166,6 +165,19 @@ class PartialHolding:
     def prefixes(self) -> array[int]:
         """See `Holding`."""
         return prefixes_of(self._partial.digests)
+
+
+def first_size(holders: Iterable[Holding], digest: bytes) -> int | None:
+    """Returns the size of a block by the first of *holders* that has it, or None."""
+    return next((size for holder in holders if (size := holder.size_bytes(digest)) is not None), None)
+
+
+def first_place(holders: Iterable[Holding], digest: bytes) -> Place:
+    """Returns where a block rests by the first of *holders* that has it.  Raises KeyError when none has."""
+    for holder in holders:
+        if (place := holder.place(digest)) is not None:
+            return place
+    raise KeyError(digest)
 
 
 def prefixes_of(digests: bytes) -> array[int]:

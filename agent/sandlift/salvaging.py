@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 from array import array
 
@@ -11,7 +12,7 @@ from sandlift.committing import Provenance, commit
 from sandlift.deadline import Deadline
 from sandlift.errors import StoreDamaged
 from sandlift.gathering import Gathering
-from sandlift.holding import Brought, Holding, PartialHolding, Place, SnapshotHolding
+from sandlift.holding import Brought, Holding, PartialHolding, Place, SnapshotHolding, first_place, first_size
 from sandlift.limits import Limits
 from sandlift.model import Counts
 from sandlift.store import PackWriter, PartialCapture, RefRecord, Store
@@ -98,13 +99,7 @@ def salvage(store: Store, partial: PartialCapture, limits: Limits, deadline: Dea
             base = SnapshotHolding(store, store.load(partial.base))
             if store.has_packs(base.packs):
                 holders.append(base)
-
-    def size_of(digest: bytes) -> int | None:
-        return next((size for holder in holders if (size := holder.size_bytes(digest)) is not None), None)
-
-    def place(digest: bytes) -> Place:
-        return next(place for holder in holders if (place := holder.place(digest)) is not None)
-
+    size_of, place = functools.partial(first_size, holders), functools.partial(first_place, holders)
     try:
         gathering = Gathering.of(table.decode(partial.rows), table.decode(partial.kept), limits)
     except ValueError as error:

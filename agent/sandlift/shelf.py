@@ -33,7 +33,7 @@ class Shelf:
     def __init__(
         self, pack: PackWriter, grant: Callable[[int], None], deadline: Deadline, *, provers: Provers = SHARED
     ) -> None:
-        self.brought = Brought(pack.name)
+        self.brought = Brought()
         self._pack = pack
         self._grant = grant
         self._deadline = deadline

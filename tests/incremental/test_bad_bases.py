@@ -275,3 +275,12 @@ def test_two_sandboxes_behind_one_program_are_two(known: Repeated, tmp_path: Pat
     # The first of each brings everything, the second of one and the same nothing.
     assert received[1] < received[0] // 4
     assert received[2] > received[0] * 3 // 4
+
+
+def test_a_damaged_ref_and_no_scan_cache(known: Repeated) -> None:
+    """A ref that cannot be read is no base; it keeps its number, and keeps nobody from capturing."""
+    scan_file(known.store).unlink()
+    (ref,) = (Path(known.store.location) / "refs" / "demo").iterdir()
+    rewrite(ref, b"damaged")
+    taken = known.checked()
+    assert taken.capture.number == 2

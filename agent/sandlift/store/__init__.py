@@ -56,7 +56,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from sandlift.errors import StoreDamaged, StoreFull, StoreMissing, StoreNewer, StoreUnusable, UnknownRef
+from sandlift.errors import StoreDamaged, StoreFull, StoreMissing, StoreUnusable
 from sandlift.store import packs as pack_format
 from sandlift.store import partials, records, refs, scans, snapshots
 from sandlift.store.blocks import BlockReader
@@ -206,12 +206,12 @@ class Store:
         return partials.log(self.objects, workspace)
 
     def find_ref(self, workspace: str, number: int) -> RefRecord | None:
-        """Returns a ref, or None for one that is pruned, unknown or damaged."""
-        try:
-            found = refs.read(self.objects, workspace, number)
-        except (UnknownRef, StoreDamaged, StoreNewer, ValueError):
-            return None
-        return found if isinstance(found, RefRecord) else None
+        """Returns a ref, or None for one that cannot be had; see `refs.find`."""
+        return refs.find(self.objects, workspace, number)
+
+    def newest(self, workspace: str, looked_at: int) -> Iterator[RefRecord]:
+        """Yields the newest refs that can be read, if there are any; see `refs.newest`."""
+        return refs.newest(self.objects, workspace, looked_at)
 
     def create_ref(self, record: RefRecord) -> RefRecord:
         """Commits a capture and returns its record with the number that it got; see `refs.create`."""

@@ -20,15 +20,14 @@ A newer one of the same target takes its place, and a capture of the target that
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from sandlift.errors import StoreDamaged, StoreNewer
+from sandlift.store import columns, records, snapshots
 from sandlift.store import packs as pack_format
-from sandlift.store import records, snapshots
 from sandlift.store.names import check_name
 from sandlift.store.objects import Objects, UnknownObject
 from sandlift.store.scans import target_digits
@@ -80,8 +79,8 @@ def write(objects: Objects, partial: PartialCapture) -> None:
     }
     for name in ("workspace", "target", "source", "capture_id", "started", "ended", *_BYTES):
         fields[name] = getattr(partial, name)
-    for name in _COLUMNS:
-        fields[name] = _column(getattr(partial, name))
+    for name, code in _COLUMNS.items():
+        fields[name] = columns.encode(getattr(partial, name), code)
     with objects.put(key_of(partial.workspace, partial.target)) as writer:
         writer.write(records.encode(fields))
         writer.commit()
@@ -110,10 +109,11 @@ def read_at(objects: Objects, key: str) -> PartialCapture:
     if len(data) < len(raw) or len(data["digests"]) % 32 or len(data["base"]) not in (0, 32):
         raise StoreDamaged(f"{what} lacks a field")
     count = len(data["digests"]) // 32
-    columns = {name: _from_column(data[name], code) for name, code in _COLUMNS.items() if not len(data[name]) % 4}
-    if any(len(columns.get(name, ())) != count for name in _COLUMNS) or max(columns["pack_index"], default=-1) >= len(
-        names
-    ):
+    try:
+        found = {name: columns.decode(data[name], code) for name, code in _COLUMNS.items()}
+    except ValueError as error:
+        raise StoreDamaged(f"{what} has a column that is cut off") from error
+    if any(len(column) != count for column in found.values()) or max(found["pack_index"], default=-1) >= len(names):
         raise StoreDamaged(f"{what} has columns that do not fit together")
     return PartialCapture(
         workspace=stored.text("workspace"),
@@ -124,9 +124,7 @@ def read_at(objects: Objects, key: str) -> PartialCapture:
         started=stored.time("started"),
         ended=stored.time("ended"),
         rules=stored.texts("rules"),
-        sizes=columns["sizes"],
-        pack_index=columns["pack_index"],
-        offsets=columns["offsets"],
+        **found,
         digests=data["digests"],
         rows=data["rows"],
         kept=data["kept"],
@@ -179,18 +177,3 @@ def collect_packs(objects: Objects, names: Iterable[str]) -> None:
             return
     for name in doomed:
         objects.delete(pack_format.key_of(name))
-
-
-def _column(values: array[int]) -> bytes:
-    column = array(values.typecode, values)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
-
-
-def _from_column(data: bytes, code: str) -> array[int]:
-    column = array(code)
-    column.frombytes(data)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column

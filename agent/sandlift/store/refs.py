@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
-from sandlift.errors import AmbiguousPrefix, BadName, StoreDamaged, StoreUnusable, UnknownRef, UsageError
+from sandlift.errors import AmbiguousPrefix, BadName, StoreDamaged, StoreNewer, StoreUnusable, UnknownRef, UsageError
 from sandlift.store import records, snapshots
 from sandlift.store.names import check_name
 from sandlift.store.objects import Objects, UnknownObject
@@ -139,6 +139,25 @@ def log(objects: Objects, workspace: str) -> Iterator[RefRecord]:
         stored = read(objects, workspace, number)
         if isinstance(stored, RefRecord):
             yield stored
+
+
+def newest(objects: Objects, workspace: str, looked_at: int) -> Iterator[RefRecord]:
+    """Yields the refs among the newest *looked_at* numbers, newest first, but for pruned and damaged ones.
+
+    There may be none.  Raises BadName.
+    """
+    for number in reversed(_numbers(objects, workspace)[-looked_at:]):
+        if (found := find(objects, workspace, number)) is not None:
+            yield found
+
+
+def find(objects: Objects, workspace: str, number: int) -> RefRecord | None:
+    """Returns a ref, or None for one that is pruned, unknown, damaged or of a newer format."""
+    try:
+        found = _read_if_sound(objects, workspace, number)
+    except (StoreNewer, ValueError):
+        return None
+    return found if isinstance(found, RefRecord) else None
 
 
 def workspaces(objects: Objects) -> list[str]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import sys
 from array import array
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,8 +27,8 @@ from typing import Final
 import zstandard
 
 from sandlift.errors import StoreDamaged
+from sandlift.store import columns, records
 from sandlift.store import packs as pack_format
-from sandlift.store import records
 from sandlift.store.objects import Objects, UnknownObject
 
 SNAPSHOT_MAX: Final = 4 << 30
@@ -75,7 +74,7 @@ def put(objects: Objects, snapshot: StoredSnapshot) -> None:
         raise ValueError("the places do not fit together")
     for name in snapshot.packs:
         pack_format.key_of(name)
-    places = _column(snapshot.pack_index, "I") + _column(snapshot.offsets, "Q")
+    places = columns.encode(snapshot.pack_index, "I") + columns.encode(snapshot.offsets, "Q")
     small = {"format": records.FORMAT, "sealed": None, "packs": list(snapshot.packs)}
     large = {"manifest": snapshot.manifest, "originals": snapshot.originals, "places": places}
     # The large fields go into the compressor one by one, so that a big manifest is not copied for it.
@@ -123,7 +122,7 @@ def get(objects: Objects, identity: bytes) -> StoredSnapshot:
     if hashlib.sha256(manifest).digest() != identity:
         raise StoreDamaged(f"{what}: its manifest does not hash to its name")
     count = len(places) // 12
-    pack_index = _from_column(memoryview(places)[: 4 * count], "I")
+    pack_index = columns.decode(memoryview(places)[: 4 * count], "I")
     if count and max(pack_index) >= len(names):
         raise StoreDamaged(f"{what} places a block in a pack that it does not name")
     return StoredSnapshot(
@@ -132,7 +131,7 @@ def get(objects: Objects, identity: bytes) -> StoredSnapshot:
         originals=originals,
         packs=tuple(_pack_name(name, what) for name in names),
         pack_index=pack_index,
-        offsets=_from_column(memoryview(places)[4 * count :], "Q"),
+        offsets=columns.decode(memoryview(places)[4 * count :], "Q"),
     )
 
 
@@ -169,19 +168,3 @@ def _pack_name(name: object, what: str) -> str:
     except ValueError:
         pass
     raise StoreDamaged(f"{what} names a pack that cannot exist")
-
-
-def _column(values: array[int], code: str) -> bytes:
-    # A copy in the width of the format: an array's own item may be wider on another machine.
-    column = array(code, values)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
-
-
-def _from_column(data: memoryview, code: str) -> array[int]:
-    column = array(code)
-    column.frombytes(data)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column

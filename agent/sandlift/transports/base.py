@@ -163,6 +163,12 @@ class StderrTail:
             return bytes(self._tail[-STDERR_TAIL_BYTES:])
 
 
+def check_now(data: bytes) -> None:
+    """Raises LocalProtocolError for more bytes than ``Channel.write_now`` takes."""
+    if len(data) > WRITE_NOW_BYTES:
+        raise LocalProtocolError(f"{len(data)} bytes are too many to be written at once")
+
+
 def check_words(argv: Sequence[str], capabilities: Capabilities) -> None:
     """Refuse, as a fault of ours, a command that this transport could not carry."""
     if not argv or not argv[0]:

@@ -27,7 +27,6 @@ from typing import IO, Literal
 from sandlift.deadline import SLICE_S, Cancel, Deadline
 from sandlift.errors import (
     Interrupted,
-    LocalProtocolError,
     MissingExtra,
     Refused,
     SandboxGone,
@@ -38,7 +37,7 @@ from sandlift.errors import (
 )
 from sandlift.rate import RateLimit
 
-from .base import WRITE_NOW_BYTES, Capabilities, Channel, StderrTail, check_words, shell_command
+from .base import Capabilities, Channel, StderrTail, check_now, check_words, shell_command
 
 PIPE_BYTES = 1 << 20
 _WRITE_BYTES = 1 << 20
@@ -168,8 +167,7 @@ class CommandChannel:
 
     def write_now(self, data: bytes) -> bool:
         """See ``Channel.write_now``."""
-        if len(data) > WRITE_NOW_BYTES:
-            raise LocalProtocolError(f"{len(data)} bytes are too many to be written at once")
+        check_now(data)
         if not self._write_lock.acquire(blocking=False):
             return False
         try:

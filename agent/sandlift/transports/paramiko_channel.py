@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandlift.deadline import SLICE_S, Cancel
-from sandlift.errors import Interrupted, LocalProtocolError, SandboxGone, Truncated
+from sandlift.errors import Interrupted, SandboxGone, Truncated
 
-from .base import WRITE_NOW_BYTES, StderrTail
+from .base import StderrTail, check_now
 from .handshakes import TURN_MAX_S, Turn
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ class ParamikoChannel:
 
     def write_now(self, data: bytes) -> bool:
         """See ``Channel.write_now``; what might wait is told beforehand by paramiko's state and by the socket."""
-        if len(data) > WRITE_NOW_BYTES:
-            raise LocalProtocolError(f"{len(data)} bytes are too many to be written at once")
+        check_now(data)
         if not self._write_lock.acquire(blocking=False):
             return False
         try:
