@@ -132,7 +132,7 @@ class AsyncsshServer(KeyFolder):
         self._children.add(child)
         feed = asyncio.create_task(self._feed(process.stdin, child))
         work = asyncio.create_task(self._collect(process, child))
-        gone = asyncio.create_task(process.wait_closed())
+        gone = asyncio.create_task(self._closing(process))
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(work), 1)
@@ -145,6 +145,11 @@ class AsyncsshServer(KeyFolder):
                 with contextlib.suppress(OSError):
                     pipe.close()
         self._children.discard(child)
+
+    async def _closing(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        """Until the client has closed the channel; ``wait_closed`` waits for a reader of what still lies there."""
+        while not process.is_closing():
+            await asyncio.sleep(0.02)
 
     async def _collect(self, process: asyncssh.SSHServerProcess[bytes], child: subprocess.Popen[bytes]) -> None:
         """Output and exit status to the client."""

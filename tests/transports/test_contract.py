@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from transports.conftest import paramiko_to
-from transports.contract import TransportContract, Way, settles
+from transports.contract import LONG_S, MIB, TransportContract, Way, far, read_some, settles
 
+from sandlift.deadline import Deadline
+from sandlift.errors import SandboxGone
 from sandlift.targets import parse_target
 from sandlift.transports import Transport, open_transport
+from support.asyncssh_server import AsyncsshServer
 
 SUBJECTS = ["local", "ssh", "ssh-reuse", "paramiko", "paramiko-asyncssh", "via", "via-shell"]
 
@@ -27,8 +30,8 @@ def way(request: pytest.FixtureRequest) -> Way:
         server = request.getfixturevalue("asyncssh_server")
 
         def quiet_way() -> Transport:
-            # The server lives in this process, and ends the commands of earlier tests in its own time.
-            assert settles(lambda: server.is_idle, within_s=30)
+            # The server lives in this process, and gives the commands of earlier tests a second to end.
+            assert settles(lambda: server.is_idle, within_s=10)
             return paramiko_to(server)
 
         return quiet_way
@@ -48,3 +51,15 @@ def transport(way: Way) -> Iterator[Transport]:
 
 class TestContract(TransportContract):
     pass
+
+
+def test_the_asyncssh_server_ends_a_command_whose_client_has_gone(asyncssh_server: AsyncsshServer) -> None:
+    """Also one that never read what was sent to it: else it and its pipes outlive the test that left it."""
+    transport = paramiko_to(asyncssh_server)
+    channel = transport.open(far("deaf"), deadline=Deadline.after(LONG_S))
+    assert read_some(channel) == b"started"
+    with pytest.raises(SandboxGone):
+        channel.write(bytes(64 * MIB), 0.25)
+    channel.close(0.2)
+    assert settles(lambda: asyncssh_server.is_idle, within_s=10)
+    transport.close()
