@@ -84,9 +84,9 @@ def record_of(stored: StoredSnapshot, workspace: str = "demo", **changes: Any) -
     return RefRecord(**fields | changes)
 
 
-def save(store: Store, workspace: str, runs: Sequence[Sequence[bytes]], **changes: Any) -> RefRecord:
+def save(store: Store, workspace: str, runs: Sequence[Sequence[bytes]], pack: str = "", **changes: Any) -> RefRecord:
     """A whole commit: pack, snapshot, ref."""
-    info, offsets = put_pack(store, runs)
+    info, offsets = put_pack(store, runs, pack)
     snapshot = snapshot_of([(named, info.name, offset) for named, offset in offsets.items()])
     store.put_snapshot(snapshot)
     return store.create_ref(record_of(snapshot, workspace, **changes))

@@ -23,8 +23,11 @@ from sandlift.errors import StoreMissing
 from sandlift.store import RefRecord, Store, StoredSnapshot
 from sandlift.store.packs import key_of
 
+# Names by chance would now and then share a folder that else has to be made, which moves all later calls by one.
 NAME = "ab" * 16
 CAPTURE = "cd" * 16
+OLD_NAME = "12" * 16
+OLD_CAPTURE = "34" * 16
 CRASHED = 99
 OLD = [[b"old one", b"old two"]]
 NEW = [[b"new one"], [b"new two", b"new three"]]
@@ -48,7 +51,7 @@ def _ref(store: Store) -> None:
 
 
 def _capture(store: Store) -> None:
-    save(store, "demo", NEW, capture_id=CAPTURE)
+    save(store, "demo", NEW, NAME, capture_id=CAPTURE)
 
 
 def _delete(store: Store) -> None:
@@ -82,7 +85,7 @@ def crash(operation: str, folder: Path) -> None:
         path = folder / f"{operation}{number}"
         if operation != "create":
             with Store.open(path, create=True) as store:
-                save(store, "demo", OLD)
+                save(store, "demo", OLD, OLD_NAME, capture_id=OLD_CAPTURE)
                 prepare(store)
         survived = _run_and_die(path, act, number)
         row = _state(path, operation, is_done)
