@@ -296,6 +296,8 @@ def _program(*words: str) -> Callable[[Path, Path], None]:
             capture_output=True,
             timeout=60,
             check=False,
+            # BusyBox takes it from every mode, unless root runs it.
+            umask=0,
         )
         if done.returncode:
             raise Unextracted(f"{words[0]} exits with {done.returncode}: {os.fsdecode(done.stderr[-500:])}")
@@ -334,6 +336,12 @@ def _busybox_loses(entry: Entry) -> Entry:
     if isinstance(entry, (Dir, Link)):
         return replace(entry, mtime_ns=0)
     return replace(entry, mtime_ns=entry.mtime_ns // SECOND_NS * SECOND_NS) if isinstance(entry, File) else entry
+
+
+def _busybox_tree_loses(seen: Tree) -> Tree:
+    """Only root's BusyBox sets the mode of a directory that was there before, as the target is."""
+    seen = each(_busybox_loses)(seen)
+    return seen if os.geteuid() == 0 else replace(seen, root=replace(seen.root, mode=0))
 
 
 def _tarfile_loses(entry: Entry) -> Entry:
@@ -377,7 +385,7 @@ EXTRACTORS = {
     "bsdtar": Extractor(
         extract=_program("bsdtar", "-xpf", "ARCHIVE"), loses=_without_root_time, makes=each(_bsdtar_makes)
     ),
-    "busybox": Extractor(extract=_program("busybox", "tar", "-xpf", "ARCHIVE"), loses=each(_busybox_loses)),
+    "busybox": Extractor(extract=_program("busybox", "tar", "-xpf", "ARCHIVE"), loses=_busybox_tree_loses),
     "tarfile": Extractor(extract=_tarfile("fully_trusted"), loses=each(_tarfile_loses)),
     "tarfile-data": Extractor(extract=_tarfile("data"), loses=each(_data_filter_loses), makes=each(_data_filter_makes)),
 }

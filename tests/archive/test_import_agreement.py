@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -22,6 +21,7 @@ from sandlift.archive import sparse
 from sandlift.errors import SandliftError
 from sandlift_helper import table
 from support.needs import require
+from support.tree import remove
 
 READERS = {"tar": ("tar", "xPf"), "bsdtar": ("bsdtar", "xf")}
 SPARSE = {
@@ -91,19 +91,30 @@ def seen(taken: Taken) -> dict[bytes, tuple[object, ...]]:
     return found
 
 
+def content_of(path: bytes, status: os.stat_result) -> bytes:
+    """What is in a file that its owner may not read; its mode stays, since another name may lead to it."""
+    os.chmod(path, 0o600)
+    try:
+        return Path(os.fsdecode(path)).read_bytes()
+    finally:
+        os.chmod(path, stat.S_IMODE(status.st_mode))
+
+
 def extracted(reader: str, content: bytes, folder: Path) -> dict[bytes, tuple[object, ...]] | None:
     """What a program makes of it, special files apart; None where it fails."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     folder.mkdir()
     archive_file = folder.with_suffix(".tar")
     archive_file.write_bytes(content)
+    # Who is not root gets modes less the umask.
     done = subprocess.run(
-        [*READERS[reader], archive_file, "--no-same-owner"], cwd=folder, capture_output=True, timeout=60
+        [*READERS[reader], archive_file, "--no-same-owner"], cwd=folder, capture_output=True, timeout=60, umask=0
     )
     if done.returncode:
         return None
     top = os.fsencode(folder)
     found: dict[bytes, tuple[object, ...]] = {}
+    folder.chmod(0o700)
     for directory, names, others in os.walk(top):
         for name in names + others:
             path = os.path.join(directory, name)
@@ -113,9 +124,10 @@ def extracted(reader: str, content: bytes, folder: Path) -> dict[bytes, tuple[ob
                 found[key] = ("link", os.readlink(path))
             elif stat.S_ISDIR(status.st_mode):
                 found[key] = ("directory",)
+                os.chmod(path, 0o700)
             elif stat.S_ISREG(status.st_mode):
                 time_s = status.st_mtime_ns // 1_000_000_000
-                found[key] = ("file", status.st_mode & 0o777, time_s, Path(os.fsdecode(path)).read_bytes())
+                found[key] = ("file", status.st_mode & 0o777, time_s, content_of(path, status))
     return found
 
 

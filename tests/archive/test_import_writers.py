@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
@@ -200,7 +199,7 @@ def test_import_restores_to_the_tree(name: str, tmp_path: Path) -> None:
     made(entries, root, SECOND_NS)
     wanted = read(root)
     archive = write(root)
-    shutil.rmtree(root)
+    root.rename(tmp_path / "gone")
     taken = take(tmp_path / "store", archive, root=os.fsencode(root))
     with sandlift.Store.open(tmp_path / "store") as store:
         sandlift.restore(store, taken.capture.ref, str(tmp_path / "out"))

@@ -115,12 +115,13 @@ def test_tables_fit_a_terminal_of_eighty_columns(place: Place) -> None:
 def test_a_capture_on_a_terminal_shows_its_progress_and_takes_it_back(tmp_path: Path) -> None:
     root = tmp_path / "w"
     root.mkdir()
-    for number in range(48):
+    for number in range(8):
         (root / f"{number}").write_bytes(os.urandom(4 << 20))
-    done = run_on_terminal("capture", root, "--as", "w", "--store", tmp_path / "store")
+    # Slow enough for the bar to be drawn on any machine.
+    done = run_on_terminal("capture", root, "--as", "w", "--store", tmp_path / "store", "--limit-rate", "16M")
     assert done.status == 0
     assert b"connecting ..." in done.stdout
-    assert re.search(r"read .* of 48 files, [0-9.]+ [KM]?i?B of 192 MiB", ESCAPE.sub(b"", done.stdout).decode())
+    assert re.search(r"read .* of 8 files, [0-9.]+ [KM]?i?B of 32.0 MiB", ESCAPE.sub(b"", done.stdout).decode())
     # The cursor is shown again, and the last thing to be seen is the result.
     assert done.stdout.rfind(b"\x1b[?25h") > done.stdout.rfind(b"\x1b[?25l")
     assert lines_of(done.stdout)[-2].endswith("nothing left out")

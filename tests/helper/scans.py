@@ -82,7 +82,8 @@ class Tree:
 
     def forbid(self) -> None:
         """Make some of the directories unreadable, for who is not root."""
-        for path in self.directories[len(self.directories) // 3 :]:
+        # The last are the deepest: nobody has to pass one that is forbidden already.
+        for path in self.directories[: len(self.directories) // 3 : -1]:
             if self._chance.random() < 0.1:
                 os.chmod(path, self._chance.choice((0o000, 0o444, 0o111)))
 
@@ -218,8 +219,8 @@ def main(folder: str, seed: str, *mounts: str) -> None:
     if mounts:
         tree.mount()
     tree.grow(chance.choice((60, 300, 900)))
-    tree.forbid()
     scans = Scans(tree, chance)
+    tree.forbid()
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)

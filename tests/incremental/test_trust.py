@@ -21,6 +21,7 @@ from sandlift_helper.base import Clock, instance, settled_before
 from sandlift_helper.mounts import Mounts, read_mounts
 from support.needs import lacking, require
 
+WRITEBACKS_AT_MOST = 5
 ROOT = "22 1 254:0 / / rw,relatime shared:1 - %s /dev/vda rw"
 
 
@@ -134,19 +135,22 @@ def test_a_change_within_the_same_tick(repeated: Repeated) -> None:
 
 def test_a_write_through_a_shared_mapping(repeated: Repeated) -> None:
     """It moves no time before the page is written back, so only age tells that nothing can be under way."""
-    path = repeated.root / "mapped"
-    path.write_bytes(b"a" * 8192)
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8192) as mapped:
-        mapped[0] = ord("b")
-        time.sleep(TICK_S)
-        first = repeated.again(settle_s=SETTLE_S)
-        before = path.stat()
-        # The page is dirty already: another write to it moves nothing.
-        mapped[1] = ord("b")
-        after = path.stat()
-        assert (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns)
-        second = repeated.again(settle_s=SETTLE_S)
-        assert second.identity == repeated.fresh().identity != first.identity
+    for number in range(WRITEBACKS_AT_MOST):
+        path = repeated.root / f"mapped{number}"
+        path.write_bytes(b"a" * 8192)
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8192) as mapped:
+            mapped[0] = ord("b")
+            time.sleep(TICK_S)
+            first = repeated.again(settle_s=SETTLE_S)
+            before = path.stat()
+            # The page is dirty already: another write to it moves nothing, but for one that was just written back.
+            mapped[1] = ord("b")
+            after = path.stat()
+            second = repeated.again(settle_s=SETTLE_S)
+            assert second.identity == repeated.fresh().identity != first.identity
+            if (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns):
+                return
+    pytest.fail("each write moved the times: this file system shows nothing")
 
 
 SLOW_WRITE = """
