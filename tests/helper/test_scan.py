@@ -14,6 +14,7 @@ from sandlift_helper.ladder import RUNGS_HALF, Ladder
 from sandlift_helper.mounts import read_mounts
 from sandlift_helper.scan import Limits, Scan
 from support.needs import lacking, require
+from support.tree import remove
 
 SCANS = Path(__file__).with_name("scans.py")
 TIMEOUT_S = 120
@@ -138,13 +139,18 @@ def test_a_ladder_reaches_what_it_is_asked_for(tmp_path: Path) -> None:
 def compare(folder: Path, seed: int, *prefix: str, mounts: bool = False) -> list[int]:
     """Runs `scans` on a random tree; returns what it prints."""
     folder.chmod(0o755)
-    done = subprocess.run(
-        [*prefix, sys.executable, "-W", "error", str(SCANS), str(folder), str(seed), *(["mounts"] if mounts else [])],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    words = [str(SCANS), str(folder), str(seed), *(["mounts"] if mounts else [])]
+    try:
+        done = subprocess.run(
+            [*prefix, sys.executable, "-W", "error", *words],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    finally:
+        # pytest itself cannot remove what nobody may read.
+        remove(folder / "w")
     assert (done.returncode, done.stderr) == (0, ""), seed
     return [int(word) for word in done.stdout.split()]
 
