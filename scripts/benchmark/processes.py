@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -56,21 +57,32 @@ def run(command: Command, *, env: Mapping[str, str] | None = None, sampler: Samp
             raise CommandError(f"{argv[0]} is missing: scripts/setup --services") from error
         with process, sampler.watching(process.pid) if sampler else contextlib.nullcontext():
             try:
-                status = process.wait(STEP_TIMEOUT_S)
+                await_end(process.pid, STEP_TIMEOUT_S)
+                wall_s = time.monotonic() - started
+                status = process.wait()
             except BaseException as error:
                 for pid in (*descendants_of(process.pid), process.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                if isinstance(error, subprocess.TimeoutExpired):
+                if isinstance(error, TimeoutError):
                     raise CommandError(f"after {STEP_TIMEOUT_S} s still running: {command}") from error
                 raise
-            wall_s = time.monotonic() - started
         out.seek(0)
         errors.seek(0)
         if status != 0:
             text = (errors.read() + out.read(4096)).decode(errors="replace").strip()
             raise CommandError(f"exit status {status}: {command}\n{text[-2000:]}")
         return Finished(wall_s=wall_s, stdout=out.read())
+
+
+def await_end(pid: int, timeout_s: float) -> None:
+    """Wait for the end of a child to the millisecond: `subprocess` looks only every 50 ms.  Raises TimeoutError."""
+    fd = os.pidfd_open(pid)
+    try:
+        if not select.select([fd], [], [], timeout_s)[0]:
+            raise TimeoutError
+    finally:
+        os.close(fd)
 
 
 class Sampler:
