@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from sandlift.deadline import Cancel
     from sandlift.errors import SandliftError
     from sandlift.limits import Limits
-    from sandlift.model import Action, Capture, Event, Restore, RestoreOptions, Rules, Survey
+    from sandlift.model import Event, RestoreOptions, Rules
+    from sandlift.results import Action, Capture, Restore, Survey
     from sandlift.store import Store
 
 __version__ = "0.1.0"
@@ -43,18 +44,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Action": "model",
+    "Action": "results",
     "Box": "box",
     "Cancel": "deadline",
-    "Capture": "model",
+    "Capture": "results",
     "Event": "model",
     "Limits": "limits",
-    "Restore": "model",
+    "Restore": "results",
     "RestoreOptions": "model",
     "Rules": "model",
     "SandliftError": "errors",
     "Store": "store",
-    "Survey": "model",
+    "Survey": "results",
     "capture": "box",
     "connect": "box",
     "restore": "box",

@@ -13,13 +13,14 @@ from sandlift.capturing import CaptureSpec, StoreSource
 from sandlift.capturing import capture as run_capture
 from sandlift.deadline import Cancel, Deadline
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture, Codec, Restore, RestoreOptions, Rules, Survey
+from sandlift.model import Codec, RestoreOptions, Rules
 from sandlift.rate import RateLimit
 from sandlift.targets import Target, parse_target
 from sandlift.transports import Transport, open_transport
 from sandlift.watch import OnEvent
 
 if TYPE_CHECKING:
+    from sandlift.results import Capture, Restore, Survey
     from sandlift.store import Store
 
 

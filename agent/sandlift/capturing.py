@@ -6,7 +6,6 @@ The caller's thread reads the stream, and the shelf proves and stores its conten
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Union
@@ -17,7 +16,7 @@ from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError, SandboxGone, SandliftError, StoreDamaged, StrictLoss, Truncated
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture, Codec, Counts, Rules
+from sandlift.model import Codec, Rules
 from sandlift.targets import Target
 from sandlift.transports.base import Transport
 from sandlift.watch import OnEvent, Watch
@@ -25,6 +24,7 @@ from sandlift_helper import table, wire
 
 if TYPE_CHECKING:
     from sandlift.base import Base
+    from sandlift.results import Capture, Counts
     from sandlift.shelf import Shelf
     from sandlift.store import PackWriter, RefRecord, Store
 
@@ -157,7 +157,7 @@ class _Capturing:
         self._end: Mapping[str, int] = {}
         self._missed = False
         self._provenance = Provenance(
-            capture_id=secrets.token_hex(16),
+            capture_id=os.urandom(16).hex(),
             workspace=spec.workspace,
             source=spec.target.source(),
             started=watch.started,
@@ -258,6 +258,7 @@ class _Capturing:
     def _commit_again(self) -> tuple[RefRecord, Counts]:
         """Commits what is as the base has it."""
         from sandlift.committing import commit_again
+        from sandlift.results import Counts
 
         own = self._base.own
         assert own is not None

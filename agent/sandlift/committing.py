@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from sandlift import payload
 from sandlift.errors import StoreDamaged
-from sandlift.model import POLICY_VERSION, Capture, Counts, Outcome, Wire
+from sandlift.model import POLICY_VERSION, Outcome
+from sandlift.results import Capture, Counts, Wire
 from sandlift.store import RefRecord, StoredSnapshot
 from sandlift.watch import now
 

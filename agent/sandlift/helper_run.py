@@ -8,13 +8,12 @@ A transport's rate is kept here: the run moves a piece, pays for it, and waits b
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sandlift import payload, session
 from sandlift.deadline import SLICE_S, Deadline
@@ -39,11 +38,11 @@ from sandlift.errors import (
 )
 from sandlift.heartbeat import HEART, Beat
 from sandlift.limits import Limits
-from sandlift.model import Wire
 from sandlift.transports.base import Channel, FileChannel, Transport, harmless_text, last_line
 from sandlift_helper import wire
 
-log = logging.getLogger("sandlift.helper_run")
+if TYPE_CHECKING:
+    from sandlift.results import Wire
 
 READ_SIZE = 1 << 20
 HEARTBEATS_A_SILENCE = 6
@@ -197,6 +196,8 @@ class HelperRun:
     @property
     def wire(self) -> Wire:
         """Bytes moved so far."""
+        from sandlift.results import Wire
+
         return Wire(sent=self.sent_bytes, received=self.received_bytes)
 
     def events(self, check: Callable[[], None] | None = None) -> Iterator[session.Event]:
@@ -230,9 +231,7 @@ class HelperRun:
                         raise self._failed(event)
                     if isinstance(event, session.Hello):
                         self.hello = event
-                        log.debug(
-                            "helper runs on Python %s", harmless_text(event.python.encode("utf-8", "surrogateescape"))
-                        )
+                        _log(event)
                     alive = True
                     yield event
                 alive = alive or (unheard_bytes >= SIGN_OF_LIFE_BYTES and self.session.state is not session.State.NOISE)
@@ -336,3 +335,11 @@ class HelperRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _log(hello: session.Hello) -> None:
+    # Imported late: a connection is started before anything that takes long to import.
+    import logging
+
+    python = harmless_text(hello.python.encode("utf-8", "surrogateescape"))
+    logging.getLogger("sandlift.helper_run").debug("helper runs on Python %s", python)

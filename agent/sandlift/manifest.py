@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from sandlift.errors import StoreDamaged
-from sandlift.model import Counts
+from sandlift.results import Counts
 from sandlift_helper import table
 from sandlift_helper.table import Segment, split_digests
 

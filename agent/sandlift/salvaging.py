@@ -14,7 +14,7 @@ from sandlift.errors import StoreDamaged
 from sandlift.gathering import Gathering
 from sandlift.holding import Brought, Holding, PartialHolding, Place, SnapshotHolding, first_place, first_size
 from sandlift.limits import Limits
-from sandlift.model import Counts
+from sandlift.results import Counts
 from sandlift.store import PackWriter, PartialCapture, RefRecord, Store
 from sandlift.tracking import scan_cache
 from sandlift.watch import now

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import secrets
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandlift.errors import HostLimit, LocalProtocolError, RemoteProtocolError
 from sandlift.limits import Limits
@@ -41,52 +41,45 @@ ORDER: dict[str, frozenset[int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """The helper runs."""
 
     python: str
     executable: str
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far the helper is; counts by name, all of them non-negative."""
 
     phase: str
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestSegment:
+class ManifestSegment(NamedTuple):
     """A packed segment of the manifest."""
 
     payload: bytearray
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """A packed run of blocks."""
 
     payload: bytearray
 
 
-@dataclass(frozen=True, slots=True)
-class Have:
+class Have(NamedTuple):
     """What the helper found: the answer of a survey or to a base, or the codecs of a target."""
 
     message: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """The operation is done; counts by name."""
 
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """The helper says that it cannot."""
 
     code: str
@@ -94,8 +87,7 @@ class Failure:
     report: str
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """What the helper needs of the base."""
 
     message: Mapping[str, object]
@@ -112,7 +104,7 @@ class Session:
     """
 
     def __init__(self, operation: str, limits: Limits) -> None:
-        self.nonce = secrets.token_bytes(wire.NONCE_SIZE)
+        self.nonce = os.urandom(wire.NONCE_SIZE)
         self.state = State.NOISE
         self.noise = b""
         """The first bytes of what came before the stream, for people."""

@@ -10,7 +10,7 @@ from sandlift.capturing import CaptureSpec, sandbox_request
 from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError
 from sandlift.helper_run import HelperRun
-from sandlift.model import Survey
+from sandlift.results import Survey
 from sandlift.transports.base import Transport
 from sandlift.watch import OnEvent, Watch
 from sandlift_helper import table

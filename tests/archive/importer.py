@@ -10,7 +10,8 @@ from typing import Any
 from sandlift.archive.importing import ImportSpec, import_archive
 from sandlift.deadline import Deadline
 from sandlift.manifest import Manifest
-from sandlift.model import Capture, Event
+from sandlift.model import Event
+from sandlift.results import Capture
 from sandlift.store import Store
 from sandlift_helper import table
 

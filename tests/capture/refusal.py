@@ -12,7 +12,7 @@ from protocol.replay import contents, leaves_nothing, run_prefix
 
 from sandlift.errors import SandliftError
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture
+from sandlift.results import Capture
 from sandlift.store import Store
 from sandlift_helper import wire
 from support.hostile import Play

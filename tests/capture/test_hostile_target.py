@@ -20,7 +20,8 @@ from sandlift import errors
 from sandlift.box import connect
 from sandlift.errors import SandliftError
 from sandlift.limits import Limits
-from sandlift.model import Restore, RestoreOptions
+from sandlift.model import RestoreOptions
+from sandlift.results import Restore
 from sandlift.store import Store
 from sandlift_helper import table, wire
 from sandlift_helper.table import Segment

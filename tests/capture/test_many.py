@@ -14,7 +14,7 @@ import pytest
 
 import sandlift
 from sandlift import aio
-from sandlift.model import Capture
+from sandlift.results import Capture
 from support.many import Connect, Traces, make_tree, with_threads
 from support.needs import require
 from support.sshd import Sshd

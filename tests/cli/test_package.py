@@ -25,12 +25,12 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_the_names_are_what_they_are_called() -> None:
-    from sandlift import box, errors, model, store
+    from sandlift import box, errors, results, store
 
     assert sandlift.capture is box.capture
     assert sandlift.restore is box.restore
     assert sandlift.connect is box.connect
-    assert sandlift.Capture is model.Capture
+    assert sandlift.Capture is results.Capture
     assert sandlift.Store is store.Store
     assert sandlift.SandliftError is errors.SandliftError
 

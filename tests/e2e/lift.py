@@ -10,7 +10,8 @@ from typing import Any
 
 from sandlift.box import Box
 from sandlift.manifest import Manifest
-from sandlift.model import Capture, Restore, RestoreOptions, Rules
+from sandlift.model import RestoreOptions, Rules
+from sandlift.results import Capture, Restore
 from sandlift.store import Store
 from sandlift_helper import table
 from support.tree import Tree, make, read

@@ -17,7 +17,7 @@ from sandlift.errors import SandliftError
 from sandlift.holding import SnapshotHolding
 from sandlift.limits import Limits
 from sandlift.manifest import Manifest
-from sandlift.model import Capture
+from sandlift.results import Capture
 from sandlift.session import HAVE_MAX
 from sandlift.store import Store
 from sandlift.store.blocks import BlockReader

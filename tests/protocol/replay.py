@@ -20,7 +20,7 @@ import pytest
 from sandlift.capturing import CaptureSpec, capture
 from sandlift.deadline import Cancel, Deadline
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture
+from sandlift.results import Capture
 from sandlift.store import Store
 from sandlift.targets import Target
 from sandlift.transports.command import via
@@ -32,7 +32,7 @@ LONG_S = 20.0
 
 
 def fix_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandlift.session.secrets", SimpleNamespace(token_bytes=lambda size: NONCE[:size]))
+    monkeypatch.setattr("sandlift.session.os", SimpleNamespace(urandom=lambda size: NONCE[:size]))
 
 
 def run_prefix(

@@ -15,7 +15,8 @@ from e2e.lift import Lift
 from restore.roads import Namespace, Shelf, give_to_nobody, local, standing, with_python
 
 from sandlift.errors import SandliftError, TargetNotEmpty, TargetUnusable
-from sandlift.model import Mode, RestoreCounts, RestoreOptions
+from sandlift.model import Mode, RestoreOptions
+from sandlift.results import RestoreCounts
 from sandlift_helper.landlock import confine
 from support.needs import lacking
 from support.seccomp import ENOSYS, EPERM, KILL, is_known_machine, write_wrapper

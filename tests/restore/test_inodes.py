@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from restore.roads import Shelf, inode, standing
 
-from sandlift.model import Mode, RestoreCounts
+from sandlift.model import Mode
+from sandlift.results import RestoreCounts
 from support.tree import BLOCK, Dir, File, HardLink, Link, Tree, assert_equal, make, read, tree
 
 IN_PLACE: tuple[Mode, Mode] = ("exact", "merge")

@@ -13,7 +13,8 @@ from restore.targets import below, target_of
 
 from sandlift.errors import Conflict, UnknownPath, UsageError
 from sandlift.limits import DEFAULT_LIMITS
-from sandlift.model import Action, Mode, RestoreCounts, Rules
+from sandlift.model import Mode, Rules
+from sandlift.results import Action, RestoreCounts
 from support.tree import (
     Dir,
     Fifo,

@@ -17,8 +17,9 @@ from restore.roads import Shelf
 
 from sandlift.errors import SandliftError, TargetNotEmpty
 from sandlift.limits import DEFAULT_LIMITS
-from sandlift.model import Event, Mode, Restore, RestoreOptions
+from sandlift.model import Event, Mode, RestoreOptions
 from sandlift.restoring.sender import Sender
+from sandlift.results import Restore
 from support.sshd import descendants
 from support.tree import Dir, File, assert_equal, make, read, tree
 

@@ -12,7 +12,8 @@ from restore.roads import Shelf, kind_of, standing
 from restore.targets import SNAPSHOT, TARGETS, below, flipped, target_of
 
 from sandlift.errors import Conflict, TargetNotEmpty
-from sandlift.model import Mode, RestoreCounts, RestoreOptions
+from sandlift.model import Mode, RestoreOptions
+from sandlift.results import RestoreCounts
 from support.tree import (
     Dir,
     Fifo,

@@ -11,7 +11,8 @@ from e2e.lift import Lift, Taken
 from restore.roads import Namespace, Shelf, standing
 
 from sandlift.errors import Conflict, TargetFull, TargetNotEmpty, TargetUnusable
-from sandlift.model import Mode, Restore, RestoreCounts, RestoreOptions
+from sandlift.model import Mode, RestoreOptions
+from sandlift.results import Restore, RestoreCounts
 from sandlift.store import Store
 from support.tree import BLOCK, Dir, File, HardLink, Link, Tree, assert_equal, make, read, tree
 

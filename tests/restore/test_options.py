@@ -17,7 +17,8 @@ from restore.roads import NOBODY, Shelf, give_to_nobody, local, standing
 
 from sandlift.box import connect
 from sandlift.errors import Conflict, TargetError, UnknownPath, UsageError
-from sandlift.model import Lossy, Mode, RestoreCounts, RestoreOptions, Rules
+from sandlift.model import Mode, RestoreOptions, Rules
+from sandlift.results import Lossy, RestoreCounts
 from support.needs import require
 from support.pythons import PYTHONS
 from support.tree import Dir, Fifo, File, HardLink, Link, Tree, assert_equal, make, read, tree

@@ -12,8 +12,9 @@ from restore.targets import MARKER, NEWER, OLDER, SNAPSHOT, TARGETS, flipped, ta
 
 from sandlift.deadline import Cancel
 from sandlift.errors import Conflict, Interrupted, TargetNotEmpty
-from sandlift.model import Mode, Restore, RestoreCounts, RestoreOptions
+from sandlift.model import Mode, RestoreOptions
 from sandlift.restoring.sender import Sender
+from sandlift.results import Restore, RestoreCounts
 from sandlift_helper.marker import new_id, write_marker
 from support.tree import (
     Dir,

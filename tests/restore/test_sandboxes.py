@@ -13,7 +13,8 @@ import pytest
 from e2e.lift import Lift, Road, Taken
 from restore.roads import Shelf, local, roads_over, with_python
 
-from sandlift.model import Mode, RestoreCounts
+from sandlift.model import Mode
+from sandlift.results import RestoreCounts
 from support.pythons import PYTHONS, Interpreter
 from support.sshd import Sshd
 from support.tree import BLOCK, Dir, File, HardLink, Link, assert_equal, make, read, remove, tree

@@ -27,7 +27,7 @@ from sandlift.deadline import Deadline
 from sandlift.errors import StrictLoss, UsageError
 from sandlift.gathering import Gathering
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Capture, Counts, Wire
+from sandlift.results import Capture, Counts, Wire
 from sandlift.store import check_name
 from sandlift.watch import OnEvent, Watch
 from sandlift_helper import members as block_members

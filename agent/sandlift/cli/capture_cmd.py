@@ -27,7 +27,7 @@ from sandlift.codecs import CODECS, LEVELS
 from sandlift.errors import UsageError
 
 if TYPE_CHECKING:
-    from sandlift.model import Capture, Survey
+    from sandlift.results import Capture, Survey
     from sandlift.targets import Target
 
 EXIT_INCOMPLETE = 3

@@ -28,7 +28,7 @@ from sandlift.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from sandlift.box import Box
-    from sandlift.model import Capture
+    from sandlift.results import Capture
     from sandlift.watch import OnEvent
 
 TICK_S = 0.2

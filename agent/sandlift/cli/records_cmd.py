@@ -71,7 +71,7 @@ def log_fields(record: RefRecord) -> dict[str, object]:
 
 
 def _counts(counts: Mapping[str, int]) -> dict[str, int]:
-    from sandlift.model import Counts
+    from sandlift.results import Counts
 
     return {name: counts.get(name, 0) for name in Counts.__slots__}
 

@@ -16,7 +16,8 @@ from sandlift.cli.sandbox_options import connect_box, connection_options, read_l
 from sandlift.cli.settings import Settings, common_options, pass_settings
 
 if TYPE_CHECKING:
-    from sandlift.model import Action, Lossy, Restore, RestoreOptions
+    from sandlift.model import RestoreOptions
+    from sandlift.results import Action, Lossy, Restore
 
 EXIT_INCOMPLETE = 3
 ACTIONS_SHOWN = 20

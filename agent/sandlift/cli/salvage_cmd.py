@@ -35,7 +35,7 @@ def salvage(settings: Settings, workspace: str, source: str | None) -> int:
     from sandlift.cli.sandbox_options import read_limits
     from sandlift.committing import captured
     from sandlift.deadline import Deadline
-    from sandlift.model import Wire
+    from sandlift.results import Wire
     from sandlift.salvaging import salvage as make
     from sandlift.watch import Watch
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from sandlift.model import Action, RestoreCounts, RestoreOptions
+from sandlift.model import RestoreOptions
 from sandlift.restoring.fates import MADE, Conflicts, Fate, Fates
 from sandlift.restoring.ground import MOUNTED, OWN, Ground, Listing, fold, span
 from sandlift.restoring.wanted import Wanted, take_rows
+from sandlift.results import Action, RestoreCounts
 from sandlift.validate import shown
 from sandlift_helper import links, table
 from sandlift_helper.marker import MARKER

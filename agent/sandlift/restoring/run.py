@@ -19,7 +19,7 @@ from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError, SandliftError
 from sandlift.helper_run import HelperRun
 from sandlift.limits import DEFAULT_LIMITS, Limits
-from sandlift.model import Action, Lossy, Restore, RestoreOptions
+from sandlift.model import RestoreOptions
 from sandlift.restoring.sender import Sender
 from sandlift.targets import Target
 from sandlift.transports.base import Transport
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sandlift.restoring.delivery import Delivery
     from sandlift.restoring.plan import Listing, Plan
     from sandlift.restoring.wanted import Wanted
+    from sandlift.results import Action, Lossy, Restore
     from sandlift.small_files import SmallFiles
     from sandlift.store import BlockReader, StoredSnapshot
 
@@ -80,6 +81,7 @@ def restore(
         # Only now what takes long to import: meanwhile the helper starts.
         from sandlift.manifest import Manifest
         from sandlift.restoring.wanted import wanted
+        from sandlift.results import Restore
         from sandlift.store import RefRecord, ScanCache
 
         store = opened(store)
@@ -159,6 +161,8 @@ def _reported(actions: tuple[Action, ...], end: dict[str, int], *, dry_run: bool
     """Returns all actions of a dry run, else what was left as it was."""
     if dry_run:
         return actions
+    from sandlift.results import Action
+
     left = [action for action in actions if action.action == "leave"]
     if end.get("root_kept"):
         left.insert(0, Action(action="leave", path=b"", kind="directory", why="its mode and time: it is not yours"))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from sandlift.errors import UnknownPath, UnsafeLink, UsageError
 from sandlift.manifest import Manifest, number_groups
-from sandlift.model import Action, Lossy, RestoreOptions
+from sandlift.model import RestoreOptions
 from sandlift.restoring.ground import marks
+from sandlift.results import Action, Lossy
 from sandlift.selection import select
 from sandlift.validate import shown
 from sandlift_helper import links, table

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from contextlib import suppress
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,7 +32,7 @@ class Temporary:
             raise
 
     def _make(self) -> bool:
-        self.name = secrets.token_hex(16)
+        self.name = os.urandom(16).hex()
         self.fd = os.open(self.name, _CREATE, 0o600, dir_fd=self.folder)
         status = os.fstat(self.fd)
         if status.st_mode & 0o777 != 0o600:

@@ -22,9 +22,7 @@ import contextlib
 import math
 import os
 import re
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -79,14 +77,15 @@ class _Master:
 class _Sign:
     """A text on ssh's stderr, and what it means."""
 
-    pattern: re.Pattern[str]
+    pattern: str
+    """Compiled when an error is explained: a connection waits for none of it."""
     error: type[SandliftError]
     meaning: str
     hint: str = ""
 
 
 def _sign(pattern: str, error: type[SandliftError], meaning: str, hint: str = "") -> _Sign:
-    return _Sign(pattern=re.compile(pattern, re.IGNORECASE), error=error, meaning=meaning, hint=hint)
+    return _Sign(pattern=pattern, error=error, meaning=meaning, hint=hint)
 
 
 # In this order: a changed key is followed by "verification failed", a jump host's trouble by "connection closed".
@@ -139,7 +138,7 @@ def explain_ssh(status: int | None, stderr: bytes, *, host: str, secret: str | N
         return None
     text = harmless_text(stderr, secret=secret)
     for sign in _SIGNS:
-        if sign.pattern.search(text):
+        if re.search(sign.pattern, text, re.IGNORECASE):
             return sign.error(f"cannot reach {host} with ssh: {sign.meaning}", hint=sign.hint, stderr=text)
     said = last_line(text)
     return Unreachable(
@@ -223,6 +222,8 @@ class OpenSSH:
             master.channel.close(grace_s=0)
         with self._lock:
             if self._folder is not None:
+                import shutil
+
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
 
@@ -264,6 +265,8 @@ class OpenSSH:
 
     def _make_folder(self) -> str:
         if self._folder is None:
+            import tempfile
+
             folder = tempfile.mkdtemp(prefix="sl-")
             if len(os.fsencode(folder)) + len("/c9999") > _SOCKET_PATH_MAX and os.path.isdir("/tmp"):
                 os.rmdir(folder)
