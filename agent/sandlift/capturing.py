@@ -289,8 +289,12 @@ class _Capturing:
                 f"the database {shown(path)} was written to meanwhile: it and its journal may not fit together"
             )
         record, packs = commit(
-            self._store, pack, manifest, shelf.brought.offset, self._provenance, self._run.deadline, self._base.place
+            self._store, pack, manifest, shelf.brought, self._provenance, self._run.deadline, self._base.place
         )
+        counts = manifest.counts
+        # At a million files each takes as much memory as what follows.
+        del manifest
+        shelf.brought.clear()
         rows = self._gathering.rows
         if not self._end.get("steady"):
             # The clock was set meanwhile, so no age is known.
@@ -299,7 +303,7 @@ class _Capturing:
             self._store.write_scan(
                 scan_cache(rows, record, target=self._spec.target.key(), instance=self._base.instance, packs=packs)
             )
-        return record, manifest.counts
+        return record, counts
 
     def _keep_partial(self, shelf: Shelf, pack: PackWriter, error: SandliftError) -> None:
         """Keeps what came, for the next capture of the same target."""

@@ -13,10 +13,11 @@ from sandlift.model import POLICY_VERSION, Outcome
 from sandlift.results import Capture, Counts, Wire
 from sandlift.store import RefRecord, StoredSnapshot
 from sandlift.watch import now
+from sandlift_helper.table import split_digests
 
 if TYPE_CHECKING:
     from sandlift.deadline import Deadline
-    from sandlift.holding import Place
+    from sandlift.holding import Brought, Place
     from sandlift.manifest import Manifest
     from sandlift.store import PackWriter, Store
 
@@ -37,19 +38,23 @@ class Provenance:
     note: str = ""
 
 
+def _nowhere(digest: bytes) -> Place:
+    raise KeyError(digest)
+
+
 def commit(
     store: Store,
     pack: PackWriter,
     manifest: Manifest,
-    offset_of: Callable[[bytes], int | None],
+    brought: Brought,
     provenance: Provenance,
     deadline: Deadline,
-    place: Callable[[bytes], Place] | None = None,
+    held: Callable[[bytes], Place] = _nowhere,
 ) -> tuple[RefRecord, tuple[str, ...]]:
     """Stores pack and snapshot, unless the store has the snapshot with all its packs, then the ref.
 
-    Returns the ref's record and the snapshot's packs.  *offset_of* gives a block's place in the pack by its digest,
-    *place* that of a block which was held before.  Raises what the store raises, DeadlineExceeded, and StoreDamaged
+    Returns the ref's record and the snapshot's packs.  *brought* are the blocks in the pack, *held* gives the place
+    of one which was there before, by its digest.  Raises what the store raises, DeadlineExceeded, and StoreDamaged
     when a pack that was there before is not there any more.
     """
     deadline.check("storing")
@@ -57,7 +62,7 @@ def commit(
     reused = packs is not None
     if packs is None:
         pack.commit()
-        snapshot = _placed(manifest, provenance.capture_id, offset_of, place)
+        snapshot = _placed(manifest, provenance.capture_id, brought, held)
         packs = snapshot.packs
         store.put_snapshot(snapshot)
         # What was held may have been pruned since it was offered.
@@ -79,19 +84,11 @@ def commit(
     return store.create_ref(record), packs
 
 
-def _placed(
-    manifest: Manifest, name: str, offset_of: Callable[[bytes], int | None], place: Callable[[bytes], Place] | None
-) -> StoredSnapshot:
+def _placed(manifest: Manifest, name: str, brought: Brought, held: Callable[[bytes], Place]) -> StoredSnapshot:
     """Returns the snapshot, whose new blocks lie in the pack *name*."""
     packs: dict[str, int] = {}
     pack_index, found = array("I"), array("Q")
-    for digest in manifest.blocks:
-        offset = offset_of(digest)
-        if offset is not None:
-            where = name
-        else:
-            assert place is not None
-            where, offset = place(digest)
+    for where, offset in brought.places(split_digests(manifest.rows.digests), name, held):
         pack_index.append(packs.setdefault(where, len(packs)))
         found.append(offset)
     return StoredSnapshot(

@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Self
 
+import zstandard
+
 from sandlift.errors import InvalidManifest
 from sandlift.limits import Limits
 from sandlift.manifest import Manifest, number_groups
@@ -35,18 +37,16 @@ FLAG_BYTES = 2
 
 
 class Gathering:
-    """Takes the segments of one stream as they come, within the limits, and accepts them in the end.
-
-    ``awaited`` are the names that the helper announced, in pieces that each end with a NUL.
-    """
+    """Takes the segments of one stream as they come, within the limits, and accepts them in the end."""
 
     def __init__(self, limits: Limits) -> None:
-        self.awaited: list[bytes] = []
         self._limits = limits
         self._rows = Segment()
         self._kept = Segment()
         self._asked: list[bytes] = []
         self._bytes = 0
+        # Asked for only after a break, and until then as much as all names: so they are kept small.
+        self._awaited: list[bytes] = []
 
     @classmethod
     def of(cls, rows: Segment, kept: Segment, limits: Limits) -> Self:
@@ -70,6 +70,11 @@ class Gathering:
     def rows(self) -> Segment:
         """What has come so far."""
         return self._rows
+
+    @property
+    def awaited(self) -> bytes:
+        """The names that the helper announced, each followed by a NUL."""
+        return b"".join(map(zstandard.decompress, self._awaited))
 
     @property
     def is_empty(self) -> bool:
@@ -110,7 +115,7 @@ class Gathering:
             if not is_rising(paths):
                 raise InvalidManifest("a segment of the manifest is not sorted, or names a path twice")
         if segment.awaited:
-            self.awaited.append(bytes(segment.awaited))
+            self._awaited.append(zstandard.compress(bytes(segment.awaited), 1))
         claims = bytes(segment.claims)
         segment.awaited, segment.claims = bytearray(), bytearray()
         self._rows.extend(segment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Protocol
 
@@ -110,6 +110,27 @@ class Brought(Mapping[bytes, int]):
         self._index_of: dict[bytes, int] = {}
         self._sizes = array("I")
         self._offsets = array("Q")
+
+    def places(self, digests: Iterable[bytes], name: str, held: Callable[[bytes], Place]) -> Iterator[Place]:
+        """Yields where each distinct one of *digests* rests, in order of first appearance.
+
+        What was brought is in the pack *name*; for the rest, *held* is asked.
+        """
+        met, others = bytearray(len(self._sizes)), set()
+        for digest in digests:
+            index = self._index_of.get(digest)
+            if index is None:
+                if digest not in others:
+                    others.add(digest)
+                    yield held(digest)
+            elif not met[index]:
+                met[index] = True
+                yield name, self._offsets[index]
+
+    def clear(self) -> None:
+        """Forgets all blocks."""
+        self._index_of = {}
+        self._sizes, self._offsets = array("I"), array("Q")
 
     def add(self, digest: bytes, size_bytes: int, offset: int) -> None:
         """Adds a block; one that has come before keeps its first place."""

@@ -62,7 +62,7 @@ def keep(
             rows=table.encode(rows),
             kept=table.encode(kept),
             base=bytes.fromhex(base.own.record.snapshot) if base.own else b"",
-            awaited=b"".join(gathering.awaited),
+            awaited=gathering.awaited,
         )
     )
     if earlier is not None:
@@ -116,7 +116,7 @@ def salvage(store: Store, partial: PartialCapture, limits: Limits, deadline: Dea
         note="salvaged: the capture broke off",
     )
     with store.begin_pack(provenance.capture_id) as pack:
-        record, packs = commit(store, pack, manifest, lambda _: None, provenance, deadline, place)
+        record, packs = commit(store, pack, manifest, Brought(), provenance, deadline, place)
     if gathering.has_stamps:
         store.write_scan(scan_cache(gathering.rows, record, target=partial.target, instance=b"", packs=packs))
     store.remove_partial(partial)

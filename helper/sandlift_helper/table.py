@@ -23,6 +23,7 @@ its data blocks.  The first row of a hard-link group carries the blocks, the oth
 because a snapshot that is like this one holds them, the proof that they are held here.
 """
 
+import io
 import sys
 from array import array
 from itertools import islice
@@ -379,8 +380,11 @@ def _of_kind(kinds: bytearray, kind: int, rows: "list[int]") -> "array[int]":
 def encode(segment: Segment) -> bytes:
     """Returns the encoding of *segment*."""
     passes = any(len(getattr(segment, name)) for name, _ in PASSING)
-    out = [bytes([VERSION_PASSING if passes else VERSION])]
-    out.extend(_u32(len(rows)) for rows in (segment.paths, segment.excluded_paths, segment.flag_paths))
+    # Not a list of columns, which would take their room once more when they are joined.
+    out = io.BytesIO()
+    out.write(bytes([VERSION_PASSING if passes else VERSION]))
+    for rows in (segment.paths, segment.excluded_paths, segment.flag_paths):
+        out.write(_u32(len(rows)))
     for name, code in COLUMNS + PASSING if passes else COLUMNS:
         column = getattr(segment, name)
         if name == "root":
@@ -395,9 +399,9 @@ def encode(segment: Segment) -> bytes:
             raw = b"\0".join(column) + b"\0" if column else b""
         else:
             raw = bytes(column)
-        out.append(_u32(len(raw)))
-        out.append(raw)
-    return b"".join(out)
+        out.write(_u32(len(raw)))
+        out.write(raw)
+    return out.getvalue()
 
 
 def _u32(value: int) -> bytes:

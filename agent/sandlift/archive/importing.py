@@ -26,6 +26,7 @@ from sandlift.content import PARAMETERS
 from sandlift.deadline import Deadline
 from sandlift.errors import StrictLoss, UsageError
 from sandlift.gathering import Gathering
+from sandlift.holding import Brought
 from sandlift.limits import DEFAULT_LIMITS, Limits
 from sandlift.results import Capture, Counts, Wire
 from sandlift.store import check_name
@@ -129,7 +130,7 @@ def import_archive(
             labels=spec.labels,
             note=spec.note,
         )
-        record, _ = commit(opened, pack, manifest, shelf.offsets.get, provenance, deadline)
+        record, _ = commit(opened, pack, manifest, shelf.brought, provenance, deadline)
     return captured(record, manifest.counts, Wire(received=source.count_bytes), watch.end())
 
 
@@ -149,19 +150,18 @@ def _take_in(members: Members, tree: Tree, shelf: _Shelf, tell: Callable[[], Non
 class _Shelf:
     """Cuts files into blocks and appends those that are new to a pack, a run at a time.
 
-    ``sizes`` and ``offsets`` give each block's size and place in the pack, by its digest.
+    ``brought`` are the blocks in the pack; it is whole after `flush`.
     """
 
     def __init__(self, pack: PackWriter, read_into: Callable[[memoryview], None]) -> None:
-        self.sizes: dict[bytes, int] = {}
-        self.offsets: dict[bytes, int] = {}
+        self.brought = Brought()
         self._pack = pack
         self._read_into = read_into
         self._encoder = zstandard.ZstdCompressor(compression_params=PARAMETERS)
         self._run = memoryview(bytearray(RUN_MAX))
         self._fill = 0
-        self._begun: list[tuple[bytes, int]] = []
-        """(digest, offset in the run) of the blocks in the run."""
+        self._begun: dict[bytes, tuple[int, int]] = {}
+        """Size and offset in the run of the blocks in the run, by their digests."""
 
     def cut(self, member: Member, tell: Callable[[], None]) -> tuple[list[bytes], list[int]]:
         """Reads one file's content; returns the digests and positions of its blocks that are not all zeros."""
@@ -188,8 +188,8 @@ class _Shelf:
         """Appends the run that has begun."""
         if self._fill:
             base = self._pack.append(self._encoder.compress(self._run[: self._fill]), self._fill)
-            for digest, start in self._begun:
-                self.offsets[digest] = base + start
+            for digest, (size, start) in self._begun.items():
+                self.brought.add(digest, size, base + start)
             self._begun.clear()
             self._fill = 0
 
@@ -209,14 +209,13 @@ class _Shelf:
         digest = hashlib.sha256(block).digest()
         digests.append(digest)
         positions.append(index)
-        if digest in self.sizes:
+        if digest in self._begun or digest in self.brought:
             return
-        self.sizes[digest] = size
         start = self._fill + block_members.HEADER_SIZE
         end = start + block_members.padded(size)
         self._run[self._fill : start] = block_members.header(digest, size)
         self._run[start + size : end] = bytes(end - start - size)
-        self._begun.append((digest, self._fill))
+        self._begun[digest] = size, self._fill
         self._fill = end
         if self._fill >= RUN_TARGET:
             self.flush()
@@ -229,7 +228,7 @@ def _accept(tree: Tree, shelf: _Shelf, spec: ImportSpec) -> Manifest:
         raise over("manifest_bytes", spec.limits.manifest_bytes, len(encoded))
     gathering = Gathering(spec.limits)
     gathering.add(memoryview(encoded))
-    return gathering.accept(shelf.sizes)
+    return gathering.accept(shelf.brought)
 
 
 def _warn_of_attributes(members: Members, watch: Watch) -> None:
