@@ -292,9 +292,6 @@ class _Capturing:
             self._store, pack, manifest, shelf.brought, self._provenance, self._run.deadline, self._base.place
         )
         counts = manifest.counts
-        # At a million files each takes as much memory as what follows.
-        del manifest
-        shelf.brought.clear()
         rows = self._gathering.rows
         if not self._end.get("steady"):
             # The clock was set meanwhile, so no age is known.

@@ -53,9 +53,10 @@ def commit(
 ) -> tuple[RefRecord, tuple[str, ...]]:
     """Stores pack and snapshot, unless the store has the snapshot with all its packs, then the ref.
 
-    Returns the ref's record and the snapshot's packs.  *brought* are the blocks in the pack, *held* gives the place
-    of one which was there before, by its digest.  Raises what the store raises, DeadlineExceeded, and StoreDamaged
-    when a pack that was there before is not there any more.
+    Returns the ref's record and the snapshot's packs.  *brought* are the blocks in the pack, and may be empty
+    afterwards, since they take as much memory as the table; *held* gives the place of one which was there before.
+    Raises what the store raises, DeadlineExceeded, and StoreDamaged when a pack that was there before is not there
+    any more.
     """
     deadline.check("storing")
     packs = store.packs_of(manifest.identity)
@@ -85,12 +86,14 @@ def commit(
 
 
 def _placed(manifest: Manifest, name: str, brought: Brought, held: Callable[[bytes], Place]) -> StoredSnapshot:
-    """Returns the snapshot, whose new blocks lie in the pack *name*."""
+    """Returns the snapshot, whose new blocks lie in the pack *name*; *brought* is empty then."""
     packs: dict[str, int] = {}
     pack_index, found = array("I"), array("Q")
     for where, offset in brought.places(split_digests(manifest.rows.digests), name, held):
         pack_index.append(packs.setdefault(where, len(packs)))
         found.append(offset)
+    # Before the encoding is made, which takes as much.
+    brought.clear()
     return StoredSnapshot(
         identity=manifest.identity,
         manifest=manifest.encoded,

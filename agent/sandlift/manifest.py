@@ -18,6 +18,7 @@ from sandlift_helper import table
 from sandlift_helper.table import Segment, split_digests
 
 EXECUTE = 0o100
+NAMES_AT_ONCE = 1 << 12
 JOURNAL_SUFFIXES = (b"-wal", b"-journal")
 """What SQLite puts behind a database's name for the files that belong to it."""
 
@@ -44,9 +45,9 @@ class Manifest:
         rows.originals = texts
         return cls(rows)
 
-    @cached_property
+    @property
     def encoded(self) -> bytes:
-        """The canonical encoding."""
+        """The canonical encoding, made anew: it takes as much memory as the rows, so nobody keeps it."""
         originals, self.rows.originals = self.rows.originals, [b""] * len(self.rows.texts)
         try:
             return table.encode(self.rows)
@@ -76,9 +77,10 @@ class Manifest:
             120 if kind == table.FILE and mode & EXECUTE else 45
             for kind, mode in zip(rows.kinds, rows.modes, strict=True)
         )
-        summed = hashlib.sha256()
+        summed = hashlib.sha256((sum(map(len, rows.paths)) + len(rows)).to_bytes(8, "little"))
+        for at in range(0, len(rows), NAMES_AT_ONCE):
+            summed.update(b"\0".join((*rows.paths[at : at + NAMES_AT_ONCE], b"")))
         for column in (
-            b"\0".join((*rows.paths, b"")),
             bytes(rows.kinds),
             executable,
             little_endian(rows.sizes),
