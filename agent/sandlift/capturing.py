@@ -73,6 +73,11 @@ def opened(store: StoreSource) -> Store:
     return store() if callable(store) else store
 
 
+def own(store: Store, target: Target) -> tuple[bytes, ...]:
+    """Returns the places of *target*'s machine that are sandlift's own: of the store, if it is this machine."""
+    return (os.fsencode(os.path.abspath(store.location)),) if target.scheme == "local" else ()
+
+
 def sandbox_request(spec: CaptureSpec, transport: Transport, own: tuple[bytes, ...] = ()) -> dict[str, object]:
     """Returns the fields that a capture's and a survey's request share.  Raises UsageError."""
     rules = spec.rules
@@ -108,19 +113,18 @@ def capture(
     """
     watch = Watch(on_event)
     watch.progress("connect")
-    own: tuple[bytes, ...] = ()
-    if spec.target.scheme == "local":
-        # A store inside the workspace would be captured into itself, so its place must be known.
-        store = opened(store)
-        own = (os.fsencode(os.path.abspath(store.location)),)
     with HelperRun(transport, "capture", limits=spec.limits, deadline=deadline, python=spec.python) as run:
         offered: list[tuple[Store, Base]] = []
 
         def request() -> dict[str, object]:
             # Only now what takes long to import: meanwhile the connection is made.
             offered.append(_offer(opened(store), spec))
-            fields = offered[0][1].fields(rehash=spec.rehash)
-            return {**sandbox_request(spec, transport, own), "base": fields}
+            there, base = offered[0]
+            # A store inside the workspace would be captured into itself, so its place must be known.
+            return {
+                **sandbox_request(spec, transport, own(there, spec.target)),
+                "base": base.fields(rehash=spec.rehash),
+            }
 
         run.start(request)
         return _Capturing(run, *offered[0], spec, watch).result()

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sandlift import session
-from sandlift.capturing import StoreSource, opened
+from sandlift.capturing import StoreSource, opened, own
 from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError, SandliftError
 from sandlift.helper_run import HelperRun
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sandlift.restoring.wanted import Wanted
     from sandlift.results import Action, Lossy, Restore
     from sandlift.small_files import SmallFiles
-    from sandlift.store import BlockReader, StoredSnapshot
+    from sandlift.store import BlockReader, Store, StoredSnapshot
 
 _PHASES = ("wait", "scan", "compare", "write")
 
@@ -71,24 +71,26 @@ def restore(
     """
     watch = Watch(on_event)
     watch.progress("plan")
-    own: tuple[bytes, ...] = ()
-    if spec.target.scheme == "local":
-        # A store at the target must not be taken for something that can go.
-        store = opened(store)
-        own = (os.fsencode(os.path.abspath(store.location)),)
     with HelperRun(transport, "apply", limits=spec.limits, deadline=deadline, python=spec.python) as run:
-        run.start(lambda: _request(spec, own))
-        # Only now what takes long to import: meanwhile the helper starts.
+        opened_stores: list[Store] = []
+
+        def request() -> dict[str, object]:
+            # Only now what takes long to import: meanwhile the helper starts.
+            opened_stores.append(opened(store))
+            # A store at the target must not be taken for something that can go.
+            return _request(spec, own(opened_stores[0], spec.target))
+
+        run.start(request)
         from sandlift.manifest import Manifest
         from sandlift.restoring.wanted import wanted
         from sandlift.results import Restore
         from sandlift.store import RefRecord, ScanCache
 
-        store = opened(store)
-        named = store.resolve(spec.ref)
-        snapshot = store.load(named)
+        source = opened_stores[0]
+        named = source.resolve(spec.ref)
+        snapshot = source.load(named)
         manifest = Manifest.decode(snapshot.manifest, snapshot.originals)
-        blocks = store.blocks(snapshot)
+        blocks = source.blocks(snapshot)
         tree = wanted(manifest, spec.options, _reader(manifest, blocks))
         # Between processes of one machine, copying a table costs less than compressing it.
         codec = wire.CODEC_NONE if transport.name == "local" else wire.CODEC_ZLIB
@@ -97,7 +99,7 @@ def restore(
         wire_bytes = run.wire
         if isinstance(named, RefRecord) and not spec.dry_run and _is_whole(spec.options):
             # The next capture of the target under this name has an own base: what was set down here.
-            store.write_scan(
+            source.write_scan(
                 ScanCache(
                     workspace=named.workspace,
                     target=spec.target.key(),

@@ -17,10 +17,8 @@ paramiko waits for; the connection is then closed under it.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import logging
 import os
-import select
 import socket
 import threading
 import weakref
@@ -31,23 +29,23 @@ from typing import TYPE_CHECKING
 
 from sandlift.deadline import Deadline
 from sandlift.errors import (
-    BadURL,
     HostKeyChanged,
     HostKeyUnknown,
     MissingExtra,
     SandliftError,
     Truncated,
     Unreachable,
-    UsageError,
 )
 from sandlift.rate import RateLimit
 
 from .base import Capabilities, Channel, shell_command
+from .dialing import dial
 from .handshakes import RETRIES_MAX, Turn, gate_of, pause_s
 from .known_hosts import KnownHosts, fingerprint, host_names, remember
 from .paramiko_channel import ParamikoChannel
 from .paramiko_errors import map_error
 from .paramiko_login import PASSPHRASE_VARIABLE, Passphrase, log_in
+from .paramiko_place import Place, find_place
 
 if TYPE_CHECKING:
     import paramiko
@@ -56,26 +54,11 @@ CONNECT_MAX_S = 30.0
 SESSIONS_MAX = 10
 """Commands at once on one connection: what OpenSSH's server allows (``MaxSessions 10``)."""
 KEEPALIVE_S = 15
-DEAD_PEER_MS = 60_000
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
-DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 CAPABILITIES = Capabilities(
     duplex=True, max_argument_bytes=9_000, max_command_bytes=9_000, max_call_s=None, link_cost="dear"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where to connect to, after the ssh configuration."""
-
-    host: str
-    port: int
-    user: str
-    key_name: str
-    """The name under which the host key is looked up."""
-    key_files: tuple[str, ...]
-    only_files: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -189,7 +172,7 @@ class ParamikoTransport:
         channel = None
         turn: Turn | None = None
         try:
-            place = self._place()
+            place = find_place(self._paramiko, self._host, self._user, self._port, self._key_files, self._config_file)
             gate = gate_of(place.host, place.port)
             turn = gate.enter(deadline, f"waiting to connect to {self._host}")
             while channel is None:
@@ -222,7 +205,7 @@ class ParamikoTransport:
             cancel=deadline.cancel,
         )
 
-    def _take(self, place: _Place, attempt: _Attempt, deadline: Deadline) -> tuple[_Shared, bool]:
+    def _take(self, place: Place, attempt: _Attempt, deadline: Deadline) -> tuple[_Shared, bool]:
         """A connection with room for one more command, and whether it is new; only one thread connects at a time."""
         while not self._connect_lock.acquire(timeout=deadline.slice_s()):
             deadline.check(f"connecting to {self._host}")
@@ -264,7 +247,7 @@ class ParamikoTransport:
         self._drop(shared.connection)
         return False
 
-    def _connect(self, place: _Place, attempt: _Attempt, deadline: Deadline) -> paramiko.Transport:
+    def _connect(self, place: Place, attempt: _Attempt, deadline: Deadline) -> paramiko.Transport:
         """Log in, again where the server drops the handshake."""
         tries = 1
         while True:
@@ -276,9 +259,9 @@ class ParamikoTransport:
             deadline.pause(pause_s(tries), f"connecting to {self._host}")
             tries += 1
 
-    def _log_in(self, place: _Place, attempt: _Attempt, limit: Deadline) -> paramiko.Transport:
+    def _log_in(self, place: Place, attempt: _Attempt, limit: Deadline) -> paramiko.Transport:
         try:
-            sock = _dial(place.host, place.port, limit)
+            sock = dial(place.host, place.port, limit)
         except ConnectionResetError as error:
             raise _Dropped from error
         connection: paramiko.Transport | None = None
@@ -348,42 +331,6 @@ class ParamikoTransport:
             )
         remember(self._known_hosts_files[0], names[0], key_type, blob)
 
-    def _place(self) -> _Place:
-        """The URL's parts, completed from the ssh configuration."""
-        config = self._config()
-        for option in ("proxyjump", "proxycommand"):
-            if config.get(option, "none") != "none":
-                raise BadURL(
-                    f"the ssh configuration reaches {self._host} through another host, which paramiko:// cannot",
-                    hint=f"use ssh://{self._host}/... instead",
-                )
-        identities = config.get("identityfile", [])
-        files = self._key_files or tuple(identities if isinstance(identities, list) else [identities])
-        only = bool(self._key_files) or config.get("identitiesonly") == "yes"
-        host = str(config.get("hostname", self._host))
-        return _Place(
-            host=host,
-            port=self._port or int(str(config.get("port", 22))),
-            user=self._user or str(config.get("user", "")) or getpass.getuser(),
-            key_name=str(config.get("hostkeyalias", host)),
-            key_files=files if files and only else (*files, *DEFAULT_KEYS),
-            only_files=only,
-        )
-
-    def _config(self) -> dict[str, str | list[str]]:
-        path = os.path.expanduser(self._config_file) if self._config_file else None
-        if path is None or not os.path.exists(path):
-            return {}
-        try:
-            return dict(self._paramiko.SSHConfig.from_path(path).lookup(self._host))
-        except ImportError:
-            # paramiko needs a further package for `Match exec`.
-            raise UsageError(
-                f"{path!a} holds a `Match exec`, which paramiko:// cannot ask", hint="use ssh://"
-            ) from None
-        except (OSError, ValueError, self._paramiko.SSHException) as error:
-            raise UsageError(f"the ssh configuration {path!a} cannot be read: {error}") from None
-
     def _ask(self, path: str) -> str | None:
         passphrase = os.environ.get(PASSPHRASE_VARIABLE)
         return passphrase or (self._passphrase(path) if self._passphrase is not None else None)
@@ -440,41 +387,6 @@ def _load() -> ModuleType:
     # Without a handler, Python would print what paramiko logs, tracebacks of lost connections among it.
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
     return paramiko
-
-
-def _dial(host: str, port: int, limit: Deadline) -> socket.socket:
-    """A connected socket; each address of the name is tried in turn until the limit."""
-    error: OSError = OSError("the name has no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            _finish_connect(sock, address, limit)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):
-                # The kernel gives up on data that nobody acknowledges; paramiko would wait a quarter of an hour.
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
-            return sock
-        except OSError as failure:
-            sock.close()
-            error = failure
-        except BaseException:
-            sock.close()
-            raise
-    raise error
-
-
-def _finish_connect(sock: socket.socket, address: object, limit: Deadline) -> None:
-    sock.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        sock.connect(address)  # type: ignore[arg-type]
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLOUT)
-    while not poll.poll(max(1, int(1000 * limit.slice_s()))):
-        if limit.over:
-            raise TimeoutError("connecting took too long")
-    if number := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-        raise OSError(number, os.strerror(number))
-    sock.setblocking(True)
 
 
 def _prefer(connection: paramiko.Transport, key_types: tuple[str, ...]) -> None:
