@@ -112,26 +112,45 @@ def settles(condition: Callable[[], bool], within_s: float = 3.0) -> bool:
     return True
 
 
+class Before:
+    """A store and this process as they are now, to compare with later."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._contents, self._traces = contents(Path(store.location)), traces()
+
+    def assert_same(self) -> None:
+        """The store is the same, byte for byte, and so is this process."""
+        assert contents(Path(self._store.location)) == self._contents
+        self._assert_traces()
+
+    def assert_partial(self) -> None:
+        """The store has a partial more, or another one, and packs that it names, and nothing else is new."""
+        before, after = self._contents, contents(Path(self._store.location))
+        assert {name: after.get(name) for name in before if not name.startswith("partials/")} == {
+            name: data for name, data in before.items() if not name.startswith("partials/")
+        }
+        packs = {name.rpartition("/")[2] for name in after.keys() - before.keys() if not name.startswith("partials/")}
+        partials = self._store.partials()
+        assert partials
+        assert packs <= {pack for partial in partials for pack in partial.packs}
+        self._assert_traces()
+
+    def _assert_traces(self) -> None:
+        assert settles(lambda: traces() == self._traces), (self._traces, traces())
+
+
 @contextlib.contextmanager
 def leaves_nothing(store: Store) -> Iterator[None]:
     """Asserts that what happens inside leaves the store, byte for byte, and this process as they were."""
-    before, traces_before = contents(Path(store.location)), traces()
+    before = Before(store)
     yield
-    assert contents(Path(store.location)) == before
-    assert settles(lambda: traces() == traces_before), (traces_before, traces())
+    before.assert_same()
 
 
 @contextlib.contextmanager
 def leaves_a_partial(store: Store) -> Iterator[None]:
     """Asserts that what happens inside adds a partial and packs that it names to the store, and nothing else."""
-    before, traces_before = contents(Path(store.location)), traces()
+    before = Before(store)
     yield
-    after = contents(Path(store.location))
-    assert {name: after.get(name) for name in before if not name.startswith("partials/")} == {
-        name: data for name, data in before.items() if not name.startswith("partials/")
-    }
-    packs = {name.rpartition("/")[2] for name in after.keys() - before.keys() if not name.startswith("partials/")}
-    partials = store.partials()
-    assert partials
-    assert packs <= {pack for partial in partials for pack in partial.packs}
-    assert settles(lambda: traces() == traces_before), (traces_before, traces())
+    before.assert_partial()
