@@ -56,7 +56,9 @@ def _write_new(path: Path, data: bytes) -> None:
     """Writes a file, never through a link: a test may run as root, and its links lead anywhere."""
     if path.is_symlink():
         path.unlink()
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644), "wb") as file:
+    # Where a FIFO stands it is refused: else it would wait for a reader for ever.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with open(os.open(path, flags, 0o644), "wb") as file:
         file.write(data)
 
 
