@@ -73,7 +73,7 @@ def opened(store: StoreSource) -> Store:
     return store() if callable(store) else store
 
 
-def own(store: Store, target: Target) -> tuple[bytes, ...]:
+def own_places(store: Store, target: Target) -> tuple[bytes, ...]:
     """Returns the places of *target*'s machine that are sandlift's own: of the store, if it is this machine."""
     return (os.fsencode(os.path.abspath(store.location)),) if target.scheme == "local" else ()
 
@@ -122,7 +122,7 @@ def capture(
             there, base = offered[0]
             # A store inside the workspace would be captured into itself, so its place must be known.
             return {
-                **sandbox_request(spec, transport, own(there, spec.target)),
+                **sandbox_request(spec, transport, own_places(there, spec.target)),
                 "base": base.fields(rehash=spec.rehash),
             }
 

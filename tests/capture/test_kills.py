@@ -108,10 +108,14 @@ def test_the_host_is_killed_at_fifty_instants(workspace: Path, earlier: Path, st
     with Captures(store, workspace) as captures:
         for number in range(KILLS):
             pid = captures.begin()
-            time.sleep(whole_s * (number + chance.random()) / KILLS)
+            instant_s = whole_s * (number + chance.random()) / KILLS
+            time.sleep(instant_s)
             running |= set(descendants(pid))
             captures.kill()
-            survived += captures.wait() == 0
+            if captures.wait() == 0:
+                survived += 1
+                # The machine has become quicker than it was when the whole was measured.
+                whole_s = instant_s
             if number % 10 == 9:
                 assert_sound(store)
     assert survived < KILLS / 2

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sandlift import session
-from sandlift.capturing import StoreSource, opened, own
+from sandlift.capturing import StoreSource, opened, own_places
 from sandlift.deadline import Deadline
 from sandlift.errors import RemoteProtocolError, SandliftError
 from sandlift.helper_run import HelperRun
@@ -78,7 +78,7 @@ def restore(
             # Only now what takes long to import: meanwhile the helper starts.
             opened_stores.append(opened(store))
             # A store at the target must not be taken for something that can go.
-            return _request(spec, own(opened_stores[0], spec.target))
+            return _request(spec, own_places(opened_stores[0], spec.target))
 
         run.start(request)
         from sandlift.manifest import Manifest

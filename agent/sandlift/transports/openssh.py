@@ -73,7 +73,7 @@ class _Master:
     sessions: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Sign:
     """A text on ssh's stderr, and what it means."""
 
@@ -84,46 +84,42 @@ class _Sign:
     hint: str = ""
 
 
-def _sign(pattern: str, error: type[SandliftError], meaning: str, hint: str = "") -> _Sign:
-    return _Sign(pattern=pattern, error=error, meaning=meaning, hint=hint)
-
-
 # In this order: a changed key is followed by "verification failed", a jump host's trouble by "connection closed".
 _SIGNS = (
-    _sign(
+    _Sign(
         r"HOST IDENTIFICATION HAS CHANGED|\bREVOKED\b.*HOST KEY|host key .*revoked",
         HostKeyChanged,
         "the host key is not the known one",
         "find out why before anything else; if the change is right, remove the old key with ssh-keygen -R",
     ),
-    _sign(
+    _Sign(
         r"Host key verification failed|No \S+ host key is known for",
         HostKeyUnknown,
         "the host key is not known",
         "connect once with ssh and compare the fingerprint, or pin the key with --host-key-file",
     ),
-    _sign(
+    _Sign(
         r"Permission denied \(|Too many authentication failures|No supported authentication methods",
         AuthFailed,
         "the server does not accept the offered identity",
         "check that `ssh HOST true` works without a question; load the key into an agent if it has a passphrase",
     ),
-    _sign(
+    _Sign(
         r"Bad configuration option|Bad owner or permissions on|unsupported option|illegal option|^usage: ssh",
         UsageError,
         "ssh does not accept its options or configuration",
     ),
-    _sign(r"Connection refused", Refused, "the connection was refused", "check the port, and that sshd runs there"),
-    _sign(r"administratively prohibited|open failed", Refused, "the server refused the session"),
-    _sign(
+    _Sign(r"Connection refused", Refused, "the connection was refused", "check the port, and that sshd runs there"),
+    _Sign(r"administratively prohibited|open failed", Refused, "the server refused the session"),
+    _Sign(
         r"Could not resolve hostname|Name or service not known|nodename nor servname",
         Unreachable,
         "the host name is not known",
         "check the name, or the alias in the ssh configuration",
     ),
-    _sign(r"timed out|Timeout, server .* not responding", Unreachable, "no answer in time"),
-    _sign(r"No route to host|Network is unreachable|Host is down", Unreachable, "there is no way to the host"),
-    _sign(
+    _Sign(r"timed out|Timeout, server .* not responding", Unreachable, "no answer in time"),
+    _Sign(r"No route to host|Network is unreachable|Host is down", Unreachable, "there is no way to the host"),
+    _Sign(
         r"kex_exchange_identification|Connection (closed|reset)",
         Unreachable,
         "the server ended the connection at once",
